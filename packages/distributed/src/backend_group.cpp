@@ -61,7 +61,7 @@ struct Handshake {
 constexpr int64_t kHandshakeBytes = sizeof(Handshake);
 static_assert(kHandshakeBytes == Channel::kMinLetterBytes);
 
-// The type of an error as one letter, then its message.
+// An error as text: one letter for its type, then its message.
 std::string encode_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -331,7 +331,7 @@ class BackendGroup final : public RankGroup {
         a.rendezvous == b.rendezvous && a.layer == b.layer;
   }
 
-  // All ranks receive the same handshakes and so agree.
+  // All ranks receive the same handshakes, so either all of them raise an error or none.
   void check_same_point(
       const std::vector<Handshake>& handshakes,
       const std::exception_ptr& error) {
@@ -361,7 +361,7 @@ class BackendGroup final : public RankGroup {
         ")");
   }
 
-  // The body of a rank that has failed is its error.
+  // The message body of a rank that has failed is its error.
   void check_peer_errors(
       const std::vector<Handshake>& handshakes,
       const std::vector<at::Tensor>& bodies,
@@ -425,7 +425,7 @@ class BackendGroup final : public RankGroup {
             c10::str("rank ", error.peer, missing(error.is_timeout)));
       }
     } else {
-      // The store is in rank 0, so that rank waits longer for the others.
+      // Rank 0 waits longer, because its store must live until the others have read it.
       const bool is_long = error.is_timeout || rank() == 0;
       const FaultReport own{
           .reason =
@@ -451,7 +451,7 @@ class BackendGroup final : public RankGroup {
   std::vector<std::string> find_faults(
       const FaultReport& own,
       const FaultReports& reports) const {
-    // Whom the ranks waited for, and whether the time was up.
+    // The ranks that others waited for, and whether a timeout ended the wait.
     std::map<int64_t, bool> waited_for{
         {own.peer, own.reason == FaultReport::kTimeout}};
     for (const auto& report : reports.of) {
@@ -480,7 +480,7 @@ class BackendGroup final : public RankGroup {
     return findings;
   }
 
-  // What is wrong with `other`, or an empty text.
+  // What is wrong with the rank `other`, or an empty text.
   std::string find_fault(
       int64_t other,
       const FaultReport& own,
@@ -489,7 +489,7 @@ class BackendGroup final : public RankGroup {
     const auto& report = reports.of[other];
     const auto waited = waited_for.find(other);
     if (!report) {
-      // A rank that computes has not reported either.
+      // A rank that is still computing has not reported, either.
       const bool is_late =
           own.reason == FaultReport::kTimeout && reports.has_all;
       return waited != waited_for.end() ? missing(waited->second)
@@ -529,7 +529,7 @@ class BackendGroup final : public RankGroup {
   int64_t layers_ = 0;
   std::atomic<int64_t> exchanges_ = 0;
   std::atomic<int64_t> bytes_sent_ = 0;
-  // Created by worker(). It is the last member because its jobs use the others.
+  // Created by worker(). This is the last member, because its jobs use the other members.
   std::unique_ptr<LookupWorker> worker_;
 };
 

@@ -40,7 +40,7 @@ int64_t size_of_letter(const at::Tensor& letter) {
   return bytes;
 }
 
-// Calls `action`, whose errors are those of `peer`.
+// Calls `action`, and turns its errors into a ChannelError of `peer`.
 template <class Action>
 auto name_peer(int64_t peer, Action action) {
   try {
@@ -53,10 +53,10 @@ auto name_peer(int64_t peer, Action action) {
 // A channel over a backend whose recv() accepts a shorter message than its buffer.
 class PeerChannel final : public Channel {
  public:
-  // Why a letter is a single message whenever the receiver's buffer can hold it: between
-  // two ranks of one machine, Gloo takes 0.35 to 1 ms for 64 bytes and 2.5 to 3.6 ms for
-  // 1 MiB each way, both with its alltoall and with send and recv. MPI takes a few
-  // microseconds.
+  // A letter is a single message if the receiver's buffer can hold it, because messages are
+  // slow. Between two ranks of one machine, Gloo takes 0.35 to 1 ms for 64 bytes and 2.5 to
+  // 3.6 ms for 1 MiB each way, both with its alltoall and with send and recv. MPI takes a
+  // few microseconds.
   explicit PeerChannel(c10::intrusive_ptr<c10d::Backend> backend)
       : backend_(std::move(backend)),
         rank_(backend_->getRank()),
@@ -160,7 +160,8 @@ class PeerChannel final : public Channel {
 
  private:
   static constexpr int64_t kFirstCapacity = 4096;
-  // Tags are below 2^22, which every MPI has. Letters use the lower half.
+  // Tags are below 2^22. MPI guarantees only 2^15, but common MPI libraries allow more.
+  // Letters use the lower half.
   static constexpr int kFirstExchangeTag = 1 << 21;
   static constexpr uint64_t kExchangeTags = (1 << 21) - 1;
   static constexpr int kUnusedTag = (1 << 22) - 1;
@@ -234,10 +235,10 @@ class PeerChannel final : public Channel {
     std::vector<WorkPtr> receives;
     std::vector<at::Tensor> buffers;
     std::vector<std::pair<int64_t, Message>> sends = {};
-    std::optional<Clock::time_point> deadline = {};  // from the first wait on
+    std::optional<Clock::time_point> deadline = {};  // set by the first wait
   };
 
-  // Each rank starts with its neighbour, so that not all of them send to one.
+  // Each rank starts with its neighbour, so that they do not all send to the same rank.
   std::vector<int64_t> peers() const {
     std::vector<int64_t> peers;
     for (int64_t step = 1; step < size_; ++step) {
@@ -246,12 +247,11 @@ class PeerChannel final : public Channel {
     return peers;
   }
 
-  // Starts the sends and receives of all peers. The order matters to Gloo. With the
-  // receives first, send() writes in the caller's thread. Gloo's thread spins while the
-  // caller has the lock of the connection, and this takes the caller's core. So small
-  // messages are sent first. With the sends first, the peer gets the permission to send
-  // only after the bytes of this rank, and large messages do not travel in both
-  // directions at once. So large messages are received first.
+  // Starts the sends and receives of all peers, in an order that is fast with Gloo.
+  // Small messages are sent first. Otherwise send() writes in the caller's thread, and
+  // Gloo's thread takes the caller's core while it spins on the lock of the connection.
+  // Large messages are received first. Otherwise a peer may send only after the bytes of
+  // this rank, so they do not travel in both directions at once.
   template <class Send, class Receive>
   void start(int64_t bytes_to_a_peer, Send send, Receive receive) const {
     constexpr int64_t kMaxSmall = 256 * 1024;
@@ -263,15 +263,14 @@ class PeerChannel final : public Channel {
     }
   }
 
-  // Even, because the second part of a letter has the next tag.
+  // Returns an even tag, because the second part of a letter has the next tag.
   int next_letter_tag(uint64_t key) {
     constexpr uint64_t kLetters = kFirstExchangeTag / 2;
     return static_cast<int>((mix_bits(key) + letters_++) % kLetters) * 2;
   }
 
-  // Sender and receiver grow the capacity after the same letter, so that they agree on
-  // it. The capacity has a limit, because a second message costs little in comparison
-  // with a large letter.
+  // Sender and receiver grow the capacity after the same letter, so that they agree on it.
+  // The capacity has a limit, because a second message costs little if a letter is large.
   static int64_t capacity_for(int64_t bytes) {
     constexpr int64_t kStep = 4096;
     constexpr int64_t kMaxCapacity = int64_t{1} << 20;
@@ -308,9 +307,9 @@ class PeerChannel final : public Channel {
   c10::intrusive_ptr<c10d::Backend> backend_;
   int64_t rank_;
   int64_t size_;
-  // The bytes of a letter that are sent at once. The rest follows as a second message. If a
-  // rank in another call sends more bytes than the buffer of this rank has, Gloo ends the
-  // process (op.preamble.length <= op.nbytes), and OpenMPI 4.1 writes past the buffer.
+  // The size limit of a letter's first message. The rest is a second message. Without this
+  // limit, a rank in another call might send more than the receiver's buffer holds. Gloo
+  // then ends the process (op.preamble.length <= op.nbytes), and OpenMPI 4.1 writes past it.
   std::vector<int64_t> sent_capacity_;
   std::vector<int64_t> received_capacity_;
   uint64_t letters_ = 0;
@@ -323,7 +322,7 @@ class CollectiveChannel final : public Channel {
       at::Device device)
       : backend_(std::move(backend)), device_(device) {}
 
-  // The sizes first, then the letters.
+  // Exchanges the sizes first, then the letters.
   std::function<std::vector<at::Tensor>()> exchange_letters(
       std::vector<at::Tensor> letters,
       uint64_t /*key*/) override {
@@ -373,7 +372,7 @@ class CollectiveChannel final : public Channel {
         pending->work->wait();
       } catch (const std::exception& error) {
         const std::string reason = reason_of(error);
-        // "Timed out", "timed out" and "Timeout" of several backends.
+        // Backends write "Timed out", "timed out" or "Timeout".
         const bool is_timeout = reason.find("imed out") != std::string::npos ||
             reason.find("imeout") != std::string::npos;
         throw ChannelError(reason, -1, is_timeout);

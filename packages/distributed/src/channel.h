@@ -39,7 +39,7 @@ class Channel {
   /// Starts to send `letters[i]` to each other rank i: messages of at least
   /// kMinLetterBytes bytes whose size the receiver does not know. Their first 8 bytes are
   /// that size. The returned function waits and returns the letters from the other ranks.
-  /// If allows_overlap(), ranks that pass a different `key` do not get them.
+  /// If allows_overlap(), ranks that pass a different `key` do not get the letters.
   virtual std::function<std::vector<at::Tensor>()> exchange_letters(
       std::vector<at::Tensor> letters,
       uint64_t key) = 0;
@@ -55,11 +55,11 @@ class Channel {
       uint64_t key) = 0;
 
   /// Closes the connections, if the backend can do that, so that the other ranks notice at
-  /// once that this one has failed.
+  /// once that this rank has failed.
   virtual void close() noexcept = 0;
 
   /// Returns true if exchange() may be called before the letters in flight have arrived,
-  /// and if it does no harm that ranks pass different keys.
+  /// and if different keys do no harm.
   virtual bool allows_overlap() const = 0;
 };
 

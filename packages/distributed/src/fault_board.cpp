@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// The reports are numbered in the order in which they arrive.
+// The key of the number of reports, which are numbered in the order of their arrival.
 constexpr const char* kCount = "count";
 
 std::string key_of(int64_t number) {
@@ -55,7 +55,7 @@ void decode(const std::vector<uint8_t>& bytes, FaultReports& reports) {
   }
 }
 
-// What the thread that asks the store writes while its caller waits.
+// What the thread of exchange() writes while its caller waits.
 struct Shared {
   std::mutex mutex;
   FaultReports reports;
@@ -69,7 +69,7 @@ void ask_store(
     Clock::time_point end,
     Shared& shared) {
   if (own.reason == FaultReport::kLeft) {
-    // set() waits for no answer: rank 0 and its store may already have left.
+    // set() does not wait for an answer, so rank 0 and its store may already have left.
     store.set(key_of_left(rank), std::vector<uint8_t>{1});
     return;
   }
@@ -127,7 +127,7 @@ FaultReports FaultBoard::exchange(
     try {
       ask_store(*store, rank, report, end, *shared);
     } catch (const std::exception&) {
-      // No answer: the store has ended with its rank.
+      // The store does not answer, because it has ended with its rank.
     }
     done.set_value();
   }).detach();

@@ -24,8 +24,8 @@ struct FaultReport {
     kLeft  // this rank has left the program without a fault
   };
   Reason reason = kTimeout;
-  int64_t peer = -1;  // the rank that it waited for, or -1: unknown
-  std::string place = {};  // where in the program it waited
+  int64_t peer = -1;  // the rank that this rank waited for, or -1: unknown
+  std::string place = {};  // where in the program this rank waited
 };
 
 /// The reports of the ranks after a fault.
@@ -49,12 +49,12 @@ class FaultBoard {
   /// Reports that this rank has left the program, if it has reported nothing else.
   ~FaultBoard();
 
-  /// Leaves a report. Returns those of the other ranks that arrive within `time`, also if
-  /// the store never answers.
+  /// Leaves a report, and returns the reports of the other ranks that arrive within `time`.
+  /// Does not wait longer if the store never answers.
   FaultReports exchange(
       const FaultReport& report,
       std::chrono::milliseconds time);
-  /// "rank 2 (10.0.0.3)".
+  /// The rank and its host for a message: "rank 2 (10.0.0.3)".
   std::string name_of(int64_t rank) const;
 
  private:

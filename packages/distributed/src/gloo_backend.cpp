@@ -148,14 +148,14 @@ World read_world(const GlooBackendOptions& options) {
   return world;
 }
 
-// A part of the start. If it fails, the error says "rank 1", then `text`, the reason, and
-// `advice`, which is what to do.
+// A part of the start. If this part fails, the error says "rank 1", then `text`, the
+// reason, and `advice`.
 struct Stage {
   std::string text;
   std::string advice;
 };
 
-// The stage of a start, whose caller may give up while it hangs.
+// The stage of a start. Its caller reads the stage from another thread if the start hangs.
 class Progress {
  public:
   void enter(Stage stage) {
@@ -192,7 +192,7 @@ StorePtr open_store(
   options.numWorkers = world.size;
   options.waitWorkers = false;
   options.timeout = timeout;
-  options.multiTenant = true;  // a second backend of this process
+  options.multiTenant = true;  // this process may have a second backend
   const std::string address = c10::str(world.master, ":", world.port);
   if (has_agent) {
     options.timeout = std::min(timeout, kMaxAgentWait);
@@ -205,7 +205,7 @@ StorePtr open_store(
           : Stage{
                 "can't reach rank 0 at " + address,
                 "Check that rank 0 runs, that MASTER_ADDR and MASTER_PORT are the same on all ranks, that no other program has that port, and that no firewall is between them."});
-  // torchrun keeps the store when it starts all ranks again.
+  // The prefix is new, because torchrun keeps the store when it restarts all ranks.
   static std::atomic<int64_t> backends = 0;
   const std::string prefix = c10::str(
       "tessera/", variable("TORCHELASTIC_RESTART_COUNT"), "/", backends++);
@@ -394,8 +394,8 @@ std::string key_of_rank(int64_t rank) {
   return c10::str("rank/", rank);
 }
 
-// The key of the number of processes that have arrived as this rank, and the key of the
-// number of those that have left after a failure.
+// The keys of two counts: the processes that have arrived as this rank, and those of them
+// that have left after a failure.
 std::string key_of_arrivals(int64_t rank) {
   return c10::str("arrivals/", rank);
 }
@@ -405,9 +405,8 @@ std::string key_of_leavers(int64_t rank) {
 
 constexpr const char* kProblem = "problem";
 
-// Tells the other ranks that this rank has failed, and why. The store ends with rank 0.
-// So rank 0 waits until `last_arrival` for ranks that arrive late, so that they can still
-// read the reason.
+// Tells the other ranks that this rank has failed, and why. The store ends with rank 0,
+// which therefore waits until `last_arrival`, so that late ranks can still read the reason.
 void leave(
     c10d::Store& store,
     const World& world,
@@ -439,7 +438,7 @@ void leave(
   }
 }
 
-// Waits until all ranks have registered. Returns a text about each.
+// Waits until all ranks have registered. Returns a text about each rank.
 std::vector<std::string> register_rank(
     c10d::Store& store,
     const World& world,
@@ -548,7 +547,7 @@ c10::intrusive_ptr<c10d::Backend> connect(
     const World& world,
     Progress& progress) {
   const auto end = Clock::now() + options.timeout;
-  // First the store, because the name of rank 0 may be known only when that rank runs.
+  // The store comes first, because the name of rank 0 may be unknown until rank 0 runs.
   const StorePtr store = open_store(world, options.timeout, progress);
   try {
     progress.enter(
@@ -573,7 +572,7 @@ c10::intrusive_ptr<c10d::Backend> connect(
   }
 }
 
-// Calls connect(). LibTorch's calls may hang, so they have a thread of their own.
+// Calls connect() in its own thread, because LibTorch's calls may hang.
 c10::intrusive_ptr<c10d::Backend> connect_in_time(
     const GlooBackendOptions& options,
     const World& world) {
@@ -600,7 +599,7 @@ c10::intrusive_ptr<c10d::Backend> connect_in_time(
     } catch (const std::exception& error) {
       reason = reason_of(error);
       if (reason.rfind(kWhere, 0) == 0) {
-        throw;  // by fail()
+        throw;  // comes from fail()
       }
     }
   }
@@ -615,8 +614,8 @@ c10::intrusive_ptr<c10d::Backend> connect_in_time(
       stage.advice);
 }
 
-// A write to a rank that has died must be an error, which names the rank. By default, it
-// ends this process.
+// A write to a rank that has died must raise an error that names the rank. By default, the
+// write ends this process.
 void ignore_broken_pipes() {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);

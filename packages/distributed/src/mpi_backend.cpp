@@ -34,8 +34,8 @@ using Clock = std::chrono::steady_clock;
 
 // One thread at a time calls MPI.
 std::mutex mpi_mutex;
-// MPI_Finalize waits for all ranks, and never returns if one is gone. A process that ends
-// without it is a failure for mpirun, which ends the others by SIGTERM and then SIGKILL.
+// After a failure, this process ends without MPI_Finalize, which would wait forever for a
+// lost rank. mpirun then ends the other processes by SIGTERM and SIGKILL.
 std::atomic<bool> has_failed = false;
 
 template <class... Arguments>
@@ -108,7 +108,7 @@ class MpiWork final : public Work {
   MpiWork(OpType type, at::Tensor tensor, milliseconds timeout)
       : Work(-1, type), tensor_(std::move(tensor)), timeout_(timeout) {}
 
-  // `start` calls MPI for one piece, because MPI counts in int.
+  // `start` calls MPI for one piece of the tensor, because MPI counts bytes as int.
   template <class Start>
   void start(const char* function, Start start) {
     constexpr int64_t kMaxPiece = int64_t{1} << 30;
@@ -162,8 +162,8 @@ struct World {
   std::vector<std::string> hosts = {};
 };
 
-// A store in rank 0, in which ranks leave reports. Without it, errors only name the rank
-// at the other end of a connection.
+// Opens a store in rank 0, in which ranks leave reports. Without the store, errors only
+// name the rank at the other end of a connection.
 c10::intrusive_ptr<c10d::Store> open_store(
     int rank,
     const std::string& host,
@@ -218,7 +218,7 @@ void find_hosts(World& world) {
   if (world.rank != 0 && port != 0) {
     world.store = open_store(world.rank, host, port);
   }
-  // A store that some ranks do not reach would make them look dead.
+  // All ranks use the store or none, because ranks that do not reach it would look dead.
   int has_store = world.store ? 1 : 0;
   check_setup(
       MPI_Allreduce(
@@ -281,7 +281,7 @@ World open_world() {
   return world;
 }
 
-// It is never destroyed, because MPI may still write into buffers after a failure.
+// The world is never destroyed: MPI may still write into buffers after a failure.
 const World& world() {
   static const auto* const world = new World(open_world());
   return *world;
@@ -327,7 +327,7 @@ class MpiBackend final : public c10d::Backend, public HasFaultBoard {
   }
 
  private:
-  // `call` is the function of MPI with this name.
+  // `call` is the MPI function that is called `name`.
   template <class Call>
   c10::intrusive_ptr<Work> start(
       OpType type,

@@ -32,21 +32,21 @@ TablePlacement placement_of(
 /// Says which rank owns which row of a table.
 ///
 /// Keys number the rows in the order of their owners: rank r owns the keys
-/// [begin(r), begin(r + 1)), and key - begin(r) is the local index of the row. They are
-/// not the keys of TableConfig::keys.
+/// [begin(r), begin(r + 1)), and key - begin(r) is the local index of the row. These keys
+/// are not the keys of TableConfig::keys.
 ///
 /// The keys of TableConfig::keys are divided into KeyPartitions. Each rank owns whole
 /// partitions and their rows, and the split has no effect.
 class Partition {
  public:
-  /// `rows`: the vocabulary.
+  /// `rows` is the size of the vocabulary.
   Partition(const TablePlacement& placement, int64_t rows, int64_t ranks);
   Partition(
       const TablePlacement& placement,
       const TableConfig& table,
       int64_t ranks);
 
-  /// The rank owns the partitions of keys
+  /// `rank` owns the partitions of keys
   /// [first_partition(rank), first_partition(rank + 1)). Only for tables with
   /// TableConfig::keys.
   int64_t first_partition(int64_t rank) const {

@@ -38,7 +38,7 @@ int64_t rows_of_a_task(int64_t rows, int64_t dim) {
   return std::max<int64_t>(1, task_bytes / row_bytes);
 }
 
-// Writes the sums [begin, end) to their rows of a tensor and rounds them to its dtype.
+// Writes the sums [begin, end) to their rows of a tensor, rounded to the tensor's dtype.
 template <class To>
 void copy_gradients(
     const RowGradients& gradients,
@@ -186,9 +186,9 @@ class Exchange final : public RowExchange {
  private:
   // The rows of a table that this rank requests.
   struct Request {
-    Buffer<uint32_t> rows = {};  // distinct, ascending keys of a Partition, or
-    Buffer<int64_t> keys = {};  // distinct keys of a key table, by hash,
-    Buffer<uint32_t> key_counts = {};  // and their occurrences
+    Buffer<uint32_t> rows = {};  // distinct, ascending keys of a Partition
+    Buffer<int64_t> keys = {};  // or distinct keys of a key table, by hash
+    Buffer<uint32_t> key_counts = {};  // the number of occurrences of each key
     std::vector<int64_t> begin = {};  // [ranks + 1], the range of each owner
     std::vector<int64_t> position = {};  // [ranks], of each owner's first row
     // The index of the default key, which is among `keys` even if it does not occur.
@@ -254,7 +254,7 @@ class Exchange final : public RowExchange {
     return of_table;
   }
 
-  // Find the distinct rows or keys of one table and replace its ids by indices of these.
+  // Finds the distinct rows of one table and replaces the table's ids by their indices.
   Request find_distinct_rows(size_t table, std::vector<IdBags>& bags) const {
     const Partition& partition = partitions_[table];
     const std::vector<IdBags*> features = bags_of(table, bags);
@@ -310,7 +310,7 @@ class Exchange final : public RowExchange {
       }
     }
     const size_t occurrences = keys.size();
-    if (has_default_key(table)) {  // one more, which does not count
+    if (has_default_key(table)) {  // one more key, which does not occur
       const int64_t key = *state_.tables[table].config->keys->default_key;
       unsorted.push_back(
           {static_cast<uint32_t>(hash_of_key(key) >> 32),
@@ -373,7 +373,7 @@ class Exchange final : public RowExchange {
     if (!has_key_tables_) {
       return scratch;
     }
-    // An initializer may fail for the keys of one rank.
+    // An initializer may fail for the keys of one rank, and then all ranks must know.
     ranks_->run_on_all_ranks({Rendezvous::kLookup, state_.layer}, [&] {
       for (size_t table = 0; table < state_.tables.size(); ++table) {
         if (is_key_table(table)) {
@@ -474,7 +474,7 @@ class Exchange final : public RowExchange {
     to_owner.insert(to_owner.end(), unknown.begin(), unknown.end());
   }
 
-  // Reads what `rank` has written about one table. Returns the end of it.
+  // Reads what `rank` has written about one table. Returns the end of this part.
   const uint32_t* read_unknown_keys(
       const uint32_t* words,
       size_t table,
@@ -492,7 +492,7 @@ class Exchange final : public RowExchange {
     const int64_t default_key = *state_.tables[table].config->keys->default_key;
     for (int64_t i = 0; i < served.rows.nnz(); ++i) {
       if (served.rows.keys[i] ==
-          default_key) {  // once from each rank, in order
+          default_key) {  // requested once by each rank, in order
         uint32_t& key_count = served.rows.key_counts[i];
         key_count = add_counts(key_count, *words++);
       }
@@ -540,7 +540,7 @@ class Exchange final : public RowExchange {
     return words;
   }
 
-  // Arrives at a lookup with the requests of this rank. Returns those of all ranks.
+  // Arrives at a lookup with the requests of this rank. Returns the requests of all ranks.
   // Errors:  on all ranks, the error of one rank, or c10::ValueError if too many rows are
   //          requested from one rank.
   std::vector<at::Tensor> exchange_requests(
@@ -561,9 +561,9 @@ class Exchange final : public RowExchange {
     RankGroup::Arrivals arrivals = ranks_->arrive(point, error, message)();
     const int64_t to_all_ranks = std::accumulate(
         arrivals.values.begin(), arrivals.values.end(), int64_t{0});
-    // Only the owner of the rows sees that they are too many. It must report this to the
-    // others. All ranks have the same `to_all_ranks`, so they agree on whether this may be
-    // necessary.
+    // Only the owner sees that too many of its rows are requested, and must report this to
+    // the others. All ranks have the same `to_all_ranks`, so they agree on whether a report
+    // is possible.
     if (to_all_ranks >= max_rows_) {
       int64_t to_this_rank = 0;
       for (const at::Tensor& body : arrivals.bodies) {
@@ -630,7 +630,7 @@ class Exchange final : public RowExchange {
     const size_t tables = state_.tables.size();
     route.groups.resize(groups_.size());
     route.served.resize(tables);
-    // Each rank's counts stand before its ids.
+    // In each message, the counts come before the ids.
     std::vector<const uint32_t*> counts;
     std::vector<int64_t> totals(tables, 0);
     for (const at::Tensor& of_rank : incoming) {
@@ -710,8 +710,7 @@ class Exchange final : public RowExchange {
       Route::Group& group = route.groups[*group_of_[table]];
       Route::ServedRows& served = route.served[table];
       const int64_t begin = filled[table];
-      // This is not reported to the other ranks, because further messages may be mixed up,
-      // too.
+      // The other ranks get no report, because later messages may be mixed up, too.
       TESSERA_CHECK(
           read_ids(table, id, *count, begin, served.rows),
           "[sharded_strategy] rank {} requests rows that this rank does not have, because something else uses the backend at the same time. Give the layers a backend of their own.",
@@ -764,7 +763,7 @@ class Exchange final : public RowExchange {
     return rows;
   }
 
-  // Splits the served rows of a group into runs whose positions follow each other.
+  // Splits the served rows of a group into runs with consecutive positions.
   std::vector<Run> find_runs(size_t group, const Route& route) const {
     const int64_t max_rows =
         rows_of_a_task(route.groups[group].served_count, groups_[group].dim);
@@ -848,7 +847,7 @@ class Exchange final : public RowExchange {
           for (uint32_t& id : bags[i].ids) {
             id = positions[id];
           }
-          bags[i].keys.clear();  // the ids number fetched rows now
+          bags[i].keys.clear();  // the ids are positions now
         }
       }
     };

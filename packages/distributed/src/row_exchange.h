@@ -17,11 +17,11 @@
 
 namespace tessera::distributed {
 
-/// The rows of one lookup that this rank requested from each rank, and those that it
-/// served to them. Gradients travel the same way back.
+/// The rows of one lookup that this rank requested from each rank, and the rows that it
+/// served to each rank. Gradients travel the same way back.
 ///
-/// Tables whose rows travel as one tensor [rows, dim] form a group. Its rows are
-/// ordered by rank, then by table. Their indices in the tensor are called positions.
+/// Tables whose rows travel as one tensor [rows, dim] form a group. The rows of a group are
+/// ordered by rank, then by table. The index of a row in the tensor is its position.
 struct Route : LookupRoute {
   struct Group {
     std::vector<int64_t> requested = {};  // rows received from each rank
@@ -58,7 +58,7 @@ struct FetchedRows {
   std::shared_ptr<const Route> route = {};
 };
 
-/// Fetches the rows of a batch from their owners and returns their gradients to them.
+/// Fetches the rows of a batch from their owners, and sends their gradients to the owners.
 class RowExchange {
  public:
   /// Positions have 32 bits.
@@ -67,7 +67,7 @@ class RowExchange {
   virtual ~RowExchange() = default;
 
   /// Replaces the ids of `bags` by positions in the fetched rows, and clears their keys.
-  /// The owner of a key decides about `unknown` when it has the occurrences of all ranks.
+  /// The owner of a key applies `unknown` once it has the occurrences of all ranks.
   /// Ids of unknown keys get the position of the default key, if there is one.
   /// Collective.
   virtual FetchedRows fetch(std::vector<IdBags>& bags, UnknownKeys unknown) = 0;
@@ -86,8 +86,8 @@ class RowExchange {
   virtual std::optional<size_t> group_of(size_t table) const = 0;
 };
 
-/// One lookup must request fewer than `max_rows` rows, and so must all ranks together
-/// from one rank.
+/// One lookup must request fewer than `max_rows` rows, and all ranks together must request
+/// fewer from one rank.
 /// Errors:  c10::ValueError for unusable options.
 std::unique_ptr<RowExchange> make_row_exchange(
     const EmbeddingState& state,

@@ -49,7 +49,7 @@ void check_shardable(const TableState& table) {
       shorten(table.name));
 }
 
-// ShardedTableStore::lookup() made the lookups whose gradients this store gets.
+// The cast is valid, because ShardedTableStore::lookup() makes all routes of its gradients.
 const Route& route_of(const LookupGradients& lookup) {
   return static_cast<const Route&>(*lookup.route);
 }
@@ -153,7 +153,7 @@ class ShardedTableStore : public TableStore {
       }
       sums = sum_lookups(lookups, finite_check, update);
       if (finite_check == FiniteCheck::kRaise) {
-        check_dense_parameters();  // the other ranks hear of it
+        check_dense_parameters();  // all ranks get the error
       }
     } catch (...) {
       error = std::current_exception();
@@ -230,9 +230,8 @@ class ShardedTableStore : public TableStore {
  private:
   using TableSums = std::vector<RowGradients>;  // one per table
 
-  // Returns, for each lookup and each table, the sum of the gradients of each row. The rows
-  // of a data-parallel table are its own. Those of another table are positions in its group
-  // (see Route).
+  // Returns, for each lookup and each table, the sum of the gradients of each row. Rows of a
+  // data-parallel table have their own numbers. Other rows are positions (see Route).
   std::vector<TableSums> sum_lookups(
       const std::vector<LookupGradients>& lookups,
       FiniteCheck finite_check,
@@ -279,7 +278,7 @@ class ShardedTableStore : public TableStore {
     return sums;
   }
 
-  // One function for each group of tables and lookup.
+  // One function for each lookup, in a vector for each group of tables.
   using PendingGradients =
       std::vector<std::vector<std::function<at::Tensor()>>>;
 

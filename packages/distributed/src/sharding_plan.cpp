@@ -134,7 +134,7 @@ class Planner {
   }
 
  private:
-  // The ids in one rank's batch for each table.
+  // The expected number of ids in one rank's batch for each table.
   std::vector<double> count_ids() const {
     std::vector<double> ids(state_.tables.size(), 0.0);
     std::set<std::string> known;
@@ -155,7 +155,7 @@ class Planner {
     return ids;
   }
 
-  // Places the tables of PlanOptions::placement. Returns the others.
+  // Places the tables of PlanOptions::placement. Returns the other tables.
   std::set<size_t> place_by_options() {
     check_placement_names(state_, options_.placement, "[PlanOptions]");
     const ShardingOptions sharding{.placement = options_.placement};

@@ -32,8 +32,8 @@ struct Destination {
   at::ScalarType dtype = at::kFloat;
   /// Whether the layer is not built yet.
   bool is_unsized = false;
-  /// Whether this is another name of a weight that has been found before. Such a name may
-  /// be missing.
+  /// Whether another name of the same weight comes before this name, which may then be
+  /// missing.
   bool is_alias = false;
   std::function<void(const at::Tensor&)> assign = {};
 };

@@ -26,7 +26,7 @@ constexpr std::string_view kMagic("\x93NUMPY", 6);
 // This file has its own reader, because Debian 12's libraries do not fit: xtensor reads
 // into arrays of its own, and cnpy allocates the size in the header without a check.
 
-// NumPy begins the array's data at a multiple of this.
+// NumPy begins the array's data at a multiple of this number of bytes.
 constexpr size_t kAlignment = 64;
 
 struct Header {

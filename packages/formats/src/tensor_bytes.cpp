@@ -69,7 +69,7 @@ std::optional<size_t> num_bytes(
   bool is_empty = false;
   for (const int64_t length : shape) {
     if (length == 0) {
-      // Continue, because the strides must fit into an int64, too.
+      // The loop goes on, because the strides must fit into an int64, too.
       is_empty = true;
     } else if (__builtin_mul_overflow(bytes, length, &bytes)) {
       return std::nullopt;

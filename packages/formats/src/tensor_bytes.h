@@ -44,13 +44,13 @@ struct TensorBytes {
 /// fewer.
 constexpr size_t kMaxRank = 64;
 
-/// The number of bytes of a tensor, or nullopt if it or a stride does not fit into an
-/// int64.
+/// The number of bytes of a tensor, or nullopt if the number or a stride does not fit into
+/// an int64.
 std::optional<size_t> num_bytes(
     const std::vector<int64_t>& shape,
     at::ScalarType dtype);
 
-/// Makes a tensor of bytes of the file and keeps the file mapped while the tensor lives.
+/// Makes a tensor from bytes of the file and keeps the file mapped while the tensor lives.
 /// The caller has checked that the bytes are inside the file. `where` names the tensor in
 /// errors.
 /// Errors:  c10::ValueError for a bool that is neither 0 nor 1.
@@ -59,7 +59,7 @@ at::Tensor tensor_in(
     const TensorBytes& location,
     const std::string& where);
 
-/// Returns the entry of a tensor's dtype.
+/// Returns the entry of file_dtypes() for a tensor.
 /// Errors:  c10::TypeError beginning with `where` for a tensor that no file can
 ///          hold.
 const FileDtype& check_saveable(
@@ -69,7 +69,7 @@ const FileDtype& check_saveable(
 /// Writes the elements of a tensor in C order.
 void write_elements(AtomicFile& file, const at::Tensor& tensor);
 
-/// Whether it is a list of integers in [0, 2^63).
+/// Whether `value` is a list of integers in [0, 2^63).
 bool is_list_of_sizes(const Json& value);
 
 }  // namespace tessera

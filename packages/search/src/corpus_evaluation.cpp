@@ -75,7 +75,7 @@ class CandidateCollector {
       all.vectors.narrow(0, begin, count).copy_(vectors_[i]);
       all.ids.narrow(0, begin, count).copy_(ids_[i]);
       begin += count;
-      // Freed at once. at::cat() would need all vectors twice.
+      // Each batch is freed at once, while at::cat() would need all vectors twice.
       vectors_[i].reset();
       ids_[i].reset();
     }
@@ -181,7 +181,7 @@ Logs CorpusEvaluation::evaluate() const {
   Logs logs;
   for (const auto& metric : options_.metrics) {
     logs.set(options_.prefix + metric->name(), metric->result());
-    metric->reset();  // frees what it stored
+    metric->reset();  // frees memory
   }
   return logs;
 }

@@ -33,14 +33,14 @@ namespace {
 
 constexpr const char* kFaissFormat = "tessera faiss index";
 
-// Calls faiss, and converts its errors to ours.
+// Calls faiss, and converts its errors to c10::ValueError.
 template <class Call>
 auto call_faiss(const std::string& where, Call call) {
   try {
     return call();
   } catch (const faiss::FaissException& error) {
     TESSERA_CHECK_VALUE(false, "{} faiss refuses: {}", where, error.msg);
-  } catch (const std::exception& error) {  // of std::stoi, or bad_alloc
+  } catch (const std::exception& error) {  // from std::stoi, or bad_alloc
     TESSERA_CHECK_VALUE(false, "{} faiss failed: {}", where, error.what());
   }
 }
@@ -122,8 +122,8 @@ class FaissIndex : public TopKIndex {
   std::unique_ptr<faiss::Index> index_;
 };
 
-// Checks the numbers in `factory`. faiss divides by some of them, and allocates as much
-// memory as others say.
+// Checks the numbers in `factory`, because faiss divides by some of them, and others
+// decide how much memory it allocates.
 void check_numbers(
     const std::string& factory,
     const at::Tensor& vectors,

@@ -64,7 +64,7 @@ at::Tensor matrix_of(
   return matrix.detach().to(at::kFloat).contiguous();
 }
 
-// The length of the longest row. It is 0 without rows, and not finite if a row is not.
+// The length of the longest row: 0 without rows, and not finite if an element is not.
 double max_row_norm(const at::Tensor& matrix) {
   double max_norm = 0.0;
   const int64_t step = std::max<int64_t>(1, kElements / matrix.size(1));
@@ -168,8 +168,8 @@ class Exclusions {
   std::vector<int64_t> splits_;
 };
 
-// The end of the block of queries that begins at `begin`. All queries of a block fetch as
-// many vectors as the query with the largest needed[query].
+// The end of the block of queries that begins at `begin`. Each query of a block fetches the
+// largest needed[query] of the block, so one large number makes the block short.
 int64_t block_end(int64_t begin, const std::vector<int64_t>& needed) {
   const auto last =
       std::min(begin + kQueries, static_cast<int64_t>(needed.size()));
@@ -200,7 +200,7 @@ struct Neighbor {
   }
 };
 
-// Updates `best`, a heap of at most k entries with the worst one in front.
+// Updates `best`, a heap of at most k entries with the worst entry in front.
 void keep_best(
     std::vector<Neighbor>& best,
     size_t k,
@@ -319,7 +319,7 @@ TopK TopKIndex::search(
   TESSERA_CHECK_VALUE(
       std::isfinite(length),
       "[TopKIndex] queries must be finite, but some have NaN or infinity as float32. Look for a division by 0 in the tower, or scale the queries down.");
-  // No partial sum of a dot product is larger than this product.
+  // No partial sum of a dot product is larger than the product of the lengths.
   TESSERA_CHECK_VALUE(
       length * max_norm_ < std::numeric_limits<float>::max(),
       "[TopKIndex] scores may overflow float32, because queries have lengths up to {}, and vectors up to {}. Scale them down.",

@@ -52,7 +52,7 @@ constexpr std::array<FixedRecord, 3> kFixedRecords = {{
     {"byteorder", "little"},
 }};
 
-// A file may not describe more values than this.
+// The maximum number of values that a file may describe.
 constexpr size_t kMaxValues = 100'000;
 
 at::ScalarType dtype_from_name(
@@ -71,13 +71,13 @@ at::ScalarType dtype_from_name(
 }
 
 // The bytes of a file that torch.load(weights_only=True) reads as ((tensors...), {}):
-// the arguments and keyword arguments of a call. AOTInductor needs them.
+// the arguments and keyword arguments of a call. AOTInductor needs this file.
 // Source:  torch/serialization.py. LibTorch's pickle_save() writes a dict that
 //          torch.load refuses.
 std::string sample_inputs_file(const std::vector<at::Tensor>& inputs) {
   std::vector<c10::IValue> tensors;
   for (const at::Tensor& input : inputs) {
-    // A copy, because a part of a tensor would take the memory of the whole one along.
+    // Copied, because a view would be written with the whole memory of its tensor.
     tensors.emplace_back(input.detach().clone(at::MemoryFormat::Contiguous));
   }
   std::string code;
@@ -114,7 +114,7 @@ std::string sample_inputs_file(const std::vector<at::Tensor>& inputs) {
   return file;
 }
 
-// The inputs or the outputs of a signature, as files hold them.
+// The inputs or the outputs of a signature as JSON for the file.
 Json signature_json(const std::vector<Pt2Value>& values) {
   return converted(values, [](const Pt2Value& value) {
     const auto shape = converted(value.shape, [](const auto& size) {
@@ -266,7 +266,7 @@ class RecordReader {
     return where_;
   }
 
-  // The bytes of a record, as they are in the file.
+  // The bytes of a record, without a check of its checksum.
   std::string_view bytes(const std::string& name) {
     if (!has(name)) {
       refuse(fmt::format("a record '{}'", shorten(name)));
@@ -287,7 +287,7 @@ class RecordReader {
     return file_->text().substr(offset, size);
   }
 
-  // The bytes of a record that agrees with its checksum.
+  // The bytes of a record, whose checksum must be right.
   std::string_view checked_bytes(const std::string& name) {
     const std::string_view data = bytes(name);
     check_checksum(

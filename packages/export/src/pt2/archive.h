@@ -17,11 +17,11 @@
 
 namespace tessera::pt2 {
 
-/// What a file holds.
+/// The content of a file.
 struct Archive {
   Graph graph = {};
   std::vector<Weight> weights = {};
-  /// What the arguments and the outputs of a call are.
+  /// The arguments and the outputs of a call.
   Pt2Signature signature = {};
 };
 
@@ -29,8 +29,8 @@ struct Archive {
 std::vector<std::optional<int64_t>> shape_of(const TensorMeta& meta);
 
 /// Writes the archive. Each weight goes from its memory to the file, so contiguous
-/// weights are not copied. A weight that is made when it is written is freed before the
-/// next one is made. `sample` are arguments for a call.
+/// weights are not copied. A tensor from Weight::make is freed before the next one is made.
+/// `sample` has arguments for a call.
 /// Errors:  those of AtomicFile; c10::ValueError for dtypes that files can't hold, and for
 ///          names that are not UTF-8.
 void write_archive(

@@ -32,9 +32,9 @@ namespace tessera::exporting {
 
 namespace {
 
-// The text with `?` in place of what a message in a `.pt2` file can't have. Compilers paste
-// messages into C++, so they are plain ASCII without quotes, backslashes, braces and percent
-// signs.
+// The text with `?` in place of characters that a message in a `.pt2` file can't have.
+// Compilers paste messages into C++ code, so messages are plain ASCII without quotes,
+// backslashes, braces and percent signs.
 std::string plain_text(const std::string& text) {
   std::string plain;
   for (const char letter : text) {
@@ -50,7 +50,7 @@ std::string plain_text(const std::string& text) {
 // Ids in the order of their bags, as embedding_bag() takes them.
 struct SortedIds {
   at::Tensor
-      order;  // [nnz] positions of the ids of bag 0, of bag 1, ...; the rest last
+      order;  // [nnz] positions of the ids of bag 0, of bag 1, ...; the rest is unused
   at::Tensor
       starts;  // [bags + 1] the beginning of each bag, and the end of the last one
 };
@@ -180,7 +180,7 @@ class Lookup {
   }
 
  private:
-  // Read from memory, because item() would be recorded.
+  // Reads memory, because the tracer would record item().
   static int64_t size_at(const at::Tensor& sizes, int64_t axis) {
     return sizes.const_data_ptr<int64_t>()[axis * sizes.stride(0)];
   }
@@ -198,9 +198,9 @@ class Lookup {
     at::Tensor weights = {};  // [nnz] float32, undefined without weights
   };
 
-  // Returns a mask that is false for ids that are ignored whatever their value is. They are
-  // outside of a sequence, where `is_inside` is false, or are dropped because of their
-  // weight. The mask is undefined if there are no such ids.
+  // Returns a mask that is false for ids that are ignored whatever their value is. Such an
+  // id is outside of a sequence, where `is_inside` is false, or its weight drops it. The
+  // mask is undefined if there are no such ids.
   at::Tensor used_ids(const at::Tensor& weights, const at::Tensor& is_inside)
       const {
     if (!weights.defined() || !state_.config.validate_weights_and_indices ||
@@ -267,9 +267,9 @@ class Lookup {
     const at::Tensor known = ids.clamp(0, rules_.rows - 1);
     const bool is_plain = table_.rows.scalar_type() == at::kFloat &&
         buckets_of(config_).step == 0.0F;
-    // Ids that are not read are in one more bag, which is dropped. A weight of 0 for them
-    // would turn infinity into NaN. When compiled, index_add() of the rows took 15 times as
-    // long as embedding_bag().
+    // The unused rest of `order` is one more bag, which is dropped. A weight of 0 instead
+    // would turn infinite rows into NaN. index_add() in place of embedding_bag() took 15
+    // times as long in a compiled program.
     const at::Tensor offsets =
         at::cat({sorted.starts, at::full({1}, nnz, at::kLong)});
     std::optional<at::Tensor> weight;
@@ -289,7 +289,7 @@ class Lookup {
     return sums.slice(0, 0, bags);
   }
 
-  // The first `length` ids of each row, without sums: [rows * length, dim].
+  // The table rows of the first `length` ids of each ragged row: [rows * length, dim].
   at::Tensor ragged_sequence(
       const at::Tensor& ids,
       const at::Tensor& splits,
@@ -324,7 +324,7 @@ class Lookup {
     return bag.clamp(0, splits.size(0) - 1);
   }
 
-  // The sum of the terms of each bag. Terms of the bag `bags` are dropped.
+  // The sum of combiner_term() in each bag. The ids in bag number `bags` are dropped.
   at::Tensor sum_terms(
       const Chosen& chosen,
       const at::Tensor& bag,

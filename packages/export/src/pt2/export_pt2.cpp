@@ -94,8 +94,8 @@ std::vector<Pt2Value> describe_inputs(
 }
 
 // Adds the tensors of a layer's table. Their names begin with `prefix`. A table without
-// rows adds nothing. Each placeholder gets a function that makes it. The functions are
-// called in order and once, so only one converted table is in memory.
+// rows adds nothing. Each placeholder gets a function that makes the real tensor. Each
+// function is called once, in order, so only one converted table is in memory.
 void add_table_weights(
     const exporting::ExportedLayer& layer,
     size_t table,
@@ -117,8 +117,8 @@ void add_table_weights(
   if (!stored.is_placeholder) {
     return;
   }
-  // The first function takes the rows out of this copy. After that, the copy holds two
-  // numbers per row.
+  // The first function takes the rows out of this copy, which then holds only the scale
+  // and the offset of each row.
   const auto converted = std::make_shared<exporting::StoredTable>();
   weights[first].make = [&source = layer.state->tables[table],
                          dtype = layer.dtype_of(table),
@@ -139,7 +139,7 @@ void add_table_weights(
 
 // The parameters and buffers of a model by their names in its tree of modules. In place
 // of the parameters of a layer with tables, the list has the tables as the file holds
-// them. A tensor that several modules share has its first name.
+// them. A tensor that several modules share is listed once, by its first name.
 // Errors:  c10::ValueError beginning with `where`, for a tensor that is not dense or not on
 //          the CPU.
 std::vector<pt2::Weight> named_weights(
@@ -154,7 +154,7 @@ std::vector<pt2::Weight> named_weights(
       "",
       [&](const std::string& name, const at::Tensor& tensor, WeightKind kind) {
         if (!tensor.defined() || detail::is_unsized(tensor)) {
-          return;  // a layer that forward() does not call is perhaps not built
+          return;  // a layer may be unbuilt if forward() does not call it
         }
         TESSERA_CHECK_VALUE(
             tensor.is_cpu() && tensor.layout() == at::kStrided,
@@ -224,7 +224,7 @@ void add_type(Pt2Value& value, const pt2::TensorMeta& meta) {
   value.shape = pt2::shape_of(meta);
 }
 
-// Sizes at which the records differ from each other in an unambiguous way.
+// The base values of the symbols. They differ, so that records tell the symbols apart.
 std::vector<int64_t> base_sizes(size_t count) {
   std::vector<int64_t> sizes;
   for (size_t i = 0; i < count; ++i) {
@@ -436,7 +436,7 @@ Pt2Signature write(
     is_fixed[0] = true;
   }
   // The sizes of the example, unless they are too small to tell symbols from constants.
-  // AOTInductor decides by them whether loops use several threads.
+  // AOTInductor uses them to decide which loops run on several threads.
   std::vector<int64_t> hints = base;
   for (size_t i = 0; i < hints.size(); ++i) {
     hints[i] = std::max(hints[i], examples.sizes()[i]);
@@ -559,7 +559,7 @@ Pt2Signature write_embedding(
   return write(source, file, parts);
 }
 
-// `layers` are those that `traced` has found.
+// `layers` are the result of traced.find_layers().
 Pt2Signature write_model(
     const detail::ExportedModel& model,
     exporting::TracedModel& traced,

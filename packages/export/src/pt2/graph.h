@@ -80,7 +80,7 @@ using Output = std::variant<TensorName, std::vector<TensorName>, IntName>;
 struct NamedArgument {
   std::string name = {};
   Argument value = {};
-  /// Whether Python passes it by its name.
+  /// Whether Python passes the argument by its name.
   bool is_keyword = false;
 };
 
@@ -92,7 +92,7 @@ struct Node {
   std::vector<Output> outputs = {};
 };
 
-/// What a file says of a tensor of the graph.
+/// The type and the sizes of a tensor of the graph.
 struct TensorMeta {
   at::ScalarType dtype = at::kFloat;
   std::vector<Polynomial> sizes = {};
@@ -106,8 +106,8 @@ struct Weight {
   std::string name = {};
   at::Tensor tensor = {};
   bool is_parameter = false;
-  /// Makes the tensor when it is written. Then `tensor` is a placeholder of the same sizes
-  /// and dtype. Empty: `tensor` is written.
+  /// Makes the tensor that is written. `tensor` is then a placeholder of the same sizes
+  /// and dtype. Empty: `tensor` itself is written.
   std::function<at::Tensor()> make = {};
 };
 

@@ -27,7 +27,7 @@ using c10::TypeKind;
 
 namespace {
 
-// The words of Python's grammar. A value may not have such a name.
+// Python's keywords, which can't be names of values.
 constexpr std::array<std::string_view, 35> kKeywords = {
     "False",  "None",   "True",    "and",      "as",       "assert", "async",
     "await",  "break",  "class",   "continue", "def",      "del",    "elif",
@@ -86,8 +86,8 @@ class Converter {
     return node.kind().toUnqualString();
   }
 
-  // Operators without results check something, and those whose names end with an
-  // underscore write to an input.
+  // An operator without results checks something. An operator whose name ends with an
+  // underscore writes to an input.
   static bool has_effect(const jit::Node& node) {
     return node.outputs().empty() || kind_of(node).ends_with('_');
   }
@@ -114,7 +114,7 @@ class Converter {
     if (node.kind() == c10::prim::Constant ||
         node.kind() == c10::prim::ListConstruct ||
         node.kind() == c10::prim::ListUnpack) {
-      return;  // their users read them
+      return;  // converted as arguments of the nodes that use them
     }
     const c10::FunctionSchema* schema = node.maybeSchema();
     check(

@@ -12,8 +12,8 @@
 
 namespace tessera::exporting {
 
-/// Converts a graph that LibTorch's tracer recorded, node by node. Its inputs are the
-/// weights, then the arguments of a call. Tensors that the record holds as constants are
+/// Converts a graph that LibTorch's tracer recorded, node by node. The graph's inputs are
+/// the weights, then the arguments of a call. Tensors that the record holds as constants are
 /// appended to `weights` as buffers. Sizes and symbols stay empty, and all integers are
 /// constants. The last outputs are the conditions of `checks`, which become calls of
 /// `aten::_assert_async`.
@@ -26,7 +26,7 @@ pt2::Graph convert_graph(
     const Checks& checks,
     const std::string& where);
 
-/// A Python identifier made from `text` that is not in `taken`, and is added to it.
+/// Makes a Python identifier from `text` that is not in `taken`, and adds it to `taken`.
 std::string identifier(
     const std::string& text,
     std::unordered_set<std::string>& taken);

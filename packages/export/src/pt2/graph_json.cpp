@@ -25,8 +25,8 @@ namespace tessera::pt2 {
 
 namespace {
 
-// Readers refuse another major version. A higher minor version is accepted. torch 2.11 to
-// 2.15 know this one, and read the files with the same result.
+// Readers refuse another major version, but accept a higher minor version. torch 2.11 to
+// 2.15 know this version, and read the files with the same result.
 constexpr int64_t kSchemaMajor = 8;
 constexpr int64_t kSchemaMinor = 17;
 constexpr int64_t kAtenOpset = 10;
@@ -104,7 +104,7 @@ Json int_json(const Int& value) {
                              : Json{{"as_int", std::get<int64_t>(value)}};
 }
 
-// JSON has no numbers for NaN and infinity. These are torch.export's words for them.
+// JSON has no numbers for NaN and infinity. torch.export writes these words instead.
 Json float_json(double value) {
   if (std::isnan(value)) {
     return "NaN";
@@ -195,7 +195,7 @@ Json size_json(const Polynomial& size, const Graph& graph) {
   }
   Json hint = {{"as_int", size.at(graph.symbols)}};
   if (has_value_symbol(graph, size)) {
-    hint = nullptr;  // torch.export has no example of a value
+    hint = nullptr;  // torch.export writes no hint for values
   }
   return {
       {"as_expr",
@@ -352,7 +352,7 @@ Json call_json(const Graph& graph) {
   return calls;
 }
 
-// Sizes may be 0.
+// The ranges of the symbols begin at 0, because sizes may be 0.
 Json ranges_json(const Graph& graph) {
   Json ranges = Json::object();
   for (size_t i = 0; i < graph.symbols.size(); ++i) {
@@ -362,7 +362,7 @@ Json ranges_json(const Graph& graph) {
   return ranges;
 }
 
-// The sizes of inputs that must be equal, in the words of torch's guards.
+// The pairs of input sizes that must be equal, written as torch's guards.
 Json guards_json(const Graph& graph) {
   std::map<Polynomial, std::string> first;
   Json guards = Json::array();
@@ -382,7 +382,7 @@ Json guards_json(const Graph& graph) {
   return guards;
 }
 
-// Reads JSON with the errors of the public functions.
+// Reads JSON and raises the errors of graph_from_json().
 class GraphReader {
  public:
   explicit GraphReader(const std::string& where) : where_(where) {}

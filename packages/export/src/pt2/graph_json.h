@@ -18,7 +18,7 @@ Json to_json(const at::Tensor& tensor, bool is_parameter);
 /// Source:  torch/_export/serde/schema.py
 Json to_json(const Graph& graph, const std::vector<Weight>& weights);
 
-/// Reads an integer. The JSON library would cut fractions and wrap large numbers.
+/// Reads an integer. The JSON library alone would cut fractions and wrap large numbers.
 /// Errors:  c10::ValueError beginning with `where`, for any other value.
 int64_t integer_from_json(const Json& json, const std::string& where);
 

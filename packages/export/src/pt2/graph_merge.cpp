@@ -45,7 +45,7 @@ double product_at(
 }
 
 // Solves the least squares problem of `rows` by Gaussian elimination of its normal
-// equations. Empty if they are singular.
+// equations. The result is empty if the equations are singular.
 std::vector<double> least_squares(
     const std::vector<std::vector<double>>& rows,
     const std::vector<double>& values) {
@@ -159,7 +159,7 @@ std::optional<Polynomial> SizeSolver::find_by_joint_changes(
       return found;
     }
   }
-  if (auto found = fit({{}, {0}, {0, 0}}, values)) {  // 0 is the batch size
+  if (auto found = fit({{}, {0}, {0, 0}}, values)) {  // symbol 0: batch size
     return found;
   }
   for (size_t i = 1; i < count; ++i) {
@@ -416,8 +416,8 @@ class Merger {
     return meta;
   }
 
-  // An operator may leave a result undefined that nobody needs. Files need a type for it,
-  // too, and describe it as empty.
+  // An operator may leave an unused result undefined. A file needs a type for it, too, and
+  // describes it as an empty tensor.
   void add_undefined() {
     for (const pt2::Node& node : graph_.nodes) {
       for (const pt2::Output& output : node.outputs) {
@@ -508,7 +508,7 @@ class Merger {
     if (const auto read = read_from_input(value)) {
       return *read;
     }
-    // A sum is the sum of its first terms, plus its last one.
+    // A sum is computed as the sum of all other terms, plus the last term.
     const auto [product, factor] = *value.terms().rbegin();
     Polynomial last;
     last.add(product, factor);
@@ -557,10 +557,10 @@ class Merger {
     return std::nullopt;
   }
 
-  // torch.export needs one symbol for each size of an input, not a sum such as s0 + 1: with
-  // a range for a sum, run_decompositions() fails, also for files of Python. A size that is
-  // a sum becomes a new symbol. If nothing else determines the symbol in the sum, it is
-  // computed from the new symbol. The graph checks that the new symbol equals the sum.
+  // Gives a new symbol to each size of an input that is a sum, such as s0 + 1. With such a
+  // size, torch.export's run_decompositions() fails, even for files that Python wrote. If
+  // nothing else determines s0, it is computed from the new symbol. The graph checks that
+  // the new symbol equals the sum.
   void name_input_sizes() {
     std::set<size_t> plain;
     for (const std::string& input : graph_.inputs) {
@@ -611,8 +611,8 @@ class Merger {
     }
   }
 
-  // torch.export accepts only symbols that are sizes of inputs. Replaces the other symbols
-  // in all sizes.
+  // Replaces the symbols that are not sizes of inputs in all sizes, because torch.export
+  // does not accept them.
   void substitute_symbols() {
     for (const auto& [symbol, value] : substitutions_) {
       for (auto& [name, integer] : graph_.integers) {
@@ -630,8 +630,7 @@ class Merger {
     }
   }
 
-  // Adds nodes that compare the sizes that have a symbol of their own with what they must
-  // be.
+  // Adds nodes that check that each symbol from name_input_sizes() equals its sum.
   void add_checks() {
     for (const SizeCheck& check : checks_) {
       const std::string own = name_of(check.own);
@@ -669,7 +668,7 @@ class Merger {
     return name;
   }
 
-  // Reads a symbol that is no size of an input from the values of a dense_shape.
+  // Reads a symbol that is not a size of an input from the values of a dense_shape.
   std::string name_of_symbol(size_t symbol) {
     const auto source =
         std::ranges::find(input_.value_sources, symbol, &ValueSource::symbol);

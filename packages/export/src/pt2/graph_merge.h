@@ -20,8 +20,8 @@ class SizeSolver {
  public:
   /// How batches differ from the base.
   enum class Changes {
-    kSeparate,  // each symbol changes alone twice, and some batches have all changed
-    kJoint  // all symbols change in each of a few batches
+    kSeparate,  // each symbol changes alone twice, then a few batches change all symbols
+    kJoint  // only a few batches, each of which changes all symbols
   };
 
   /// points()[0] is `base`. Symbols that are fixed do not change.
@@ -79,13 +79,13 @@ struct ValueSource {
 
 /// What merge_graphs() reads.
 struct MergeInput {
-  /// One for each of solver.points().
+  /// One record for each of solver.points().
   const std::vector<RecordedGraph>& records;
   SizeSolver& solver;
   /// The values of the symbols in the example.
   const std::vector<int64_t>& hints;
   std::vector<ValueSource> value_sources;
-  /// What each symbol is, for messages.
+  /// The meaning of each symbol, for messages.
   const std::vector<std::string>& descriptions;
   std::string where;
 };
@@ -93,12 +93,11 @@ struct MergeInput {
 /// Makes one graph for batches of any size from records of the same model at all points.
 /// Runs each record to see the sizes of its tensors. A size or an integer that differs
 /// between the points becomes a polynomial of the symbols. The graph computes the symbols
-/// from the sizes of its inputs. If none of these sizes has a symbol, the graph reads the
-/// symbol from the first of `value_sources` that has it. If a size of an input is a sum,
-/// such as s0 + 1, the size gets a symbol of its own, and the graph checks that this
-/// symbol equals the sum.
+/// from the sizes of its inputs. A symbol that is in none of these sizes is read from its
+/// first entry in `value_sources`. If a size of an input is a sum, such as s0 + 1, the size
+/// gets a symbol of its own, and the graph checks that this symbol equals the sum.
 /// Errors:  c10::ValueError beginning with `where` that names the node, if the records
-///          differ in anything but sizes, or if a size is no polynomial.
+///          differ in anything but sizes, or if a size is not a polynomial.
 pt2::Graph merge_graphs(const MergeInput& input);
 
 }  // namespace tessera::exporting

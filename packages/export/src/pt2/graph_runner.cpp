@@ -220,7 +220,7 @@ class GraphRunner {
       }
       type = optional->getElementType();
     }
-    // LibTorch does not check the numbers of its enumerations.
+    // LibTorch would accept any number as an enumerator.
     const auto is_misfit = [&]<class Enum>(Enum, c10::TypeKind kind) {
       return type->kind() == kind && !std::holds_alternative<Enum>(argument);
     };

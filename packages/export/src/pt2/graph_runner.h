@@ -11,7 +11,7 @@
 
 namespace tessera::pt2 {
 
-/// A function that gets the name and the value of each tensor, as soon as it is known.
+/// A function that gets the name and the value of each tensor, once it is computed.
 using Observer =
     std::function<void(const std::string& name, const at::Tensor& tensor)>;
 
@@ -26,7 +26,7 @@ using GraphFunction = std::function<std::vector<at::Tensor>(
 
 /// Returns a function that runs the graph through LibTorch's dispatcher, one operator after
 /// the other. LibTorch declares a runner of its own in torch/nativert/ModelRunnerHandle.h,
-/// but libtorch_cpu.so of the wheel has no symbol of it.
+/// but the wheel's libtorch_cpu.so does not export it.
 /// Errors:  c10::ValueError beginning with `where`, for an operator that LibTorch does
 ///          not have, arguments that do not fit its schema, a value that is used before
 ///          it is computed, and a name that is used twice.

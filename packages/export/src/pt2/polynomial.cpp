@@ -32,7 +32,7 @@ class SympyReader {
  private:
   // Sizes that the library writes are nested three levels deep at most.
   static constexpr int kMaxDepth = 8;
-  // Products of sums have many terms, which a damaged file may ask for.
+  // A damaged file may have products of sums, which would become too many terms.
   static constexpr size_t kMaxTerms = 10'000;
 
   void check(bool is_readable) const {

@@ -35,7 +35,7 @@ class Polynomial {
     size_t symbol = 0;
     int64_t factor = 0;
   };
-  /// The first term if the polynomial is factor * symbol + constant.
+  /// The only term with symbols if it is factor * symbol. Otherwise nullopt.
   std::optional<LinearTerm> linear_term() const;
 
   /// The polynomial with `value` in place of a symbol.
@@ -44,7 +44,7 @@ class Polynomial {
   Polynomial operator*(const Polynomial& other) const;
 
   /// The value where symbol i has the value `symbols[i]`.
-  /// Errors:  c10::Error if it does not fit into an int64.
+  /// Errors:  c10::Error if the value does not fit into an int64.
   int64_t at(const std::vector<int64_t>& symbols) const;
 
   bool operator==(const Polynomial&) const = default;
@@ -60,8 +60,8 @@ class Polynomial {
 /// read from the values of an input.
 std::string symbol_name(size_t index, bool is_value = false);
 
-/// The text of sympy.srepr(), by which torch.export stores sizes. `is_value` says for each
-/// symbol whether it is read from values.
+/// The text of sympy.srepr(), the form in which torch.export stores sizes. `is_value` says
+/// for each symbol whether it is read from values.
 std::string to_sympy(
     const Polynomial& polynomial,
     const std::vector<bool>& is_value);

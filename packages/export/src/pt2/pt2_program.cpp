@@ -70,8 +70,8 @@ class SizeCheck {
  public:
   explicit SizeCheck(size_t num_symbols) : symbols_(num_symbols) {}
 
-  // Learns the value of a symbol from a size that is symbol + constant. Returns whether
-  // the symbol is not negative.
+  // Learns the value of a symbol from a size of the form symbol + constant. Returns false
+  // if the symbol would be negative.
   bool learn(const pt2::Polynomial& size, int64_t value) {
     const auto term = size.linear_term();
     if (!term || term->factor != 1 || term->symbol >= symbols_.size()) {

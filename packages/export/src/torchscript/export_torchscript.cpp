@@ -41,7 +41,7 @@ using FeatureDict = c10::Dict<std::string, Parts>;
 using TensorDict = c10::Dict<std::string, at::Tensor>;
 
 // Resolves the names of Python that LibTorch's own resolver does not know. Neither resolver
-// knows `annotate`. Scripts have local variables with declared types instead.
+// knows `annotate`, so scripts declare the types of local variables instead.
 struct PythonNames : jit::NativeResolver {
   std::shared_ptr<jit::SugaredValue> resolveValue(
       const std::string& name,
@@ -219,8 +219,7 @@ class ModuleTree {
  private:
   // The script of each layer, by the layer's state.
   std::map<const EmbeddingState*, jit::Module> scripts_;
-  // The copies of modules, by the address of the module. For a module with tables, it is
-  // the address of its state.
+  // The copies of modules, by the address of the module, or of its state if it has tables.
   std::map<const void*, jit::Module> copies_;
 };
 

@@ -17,9 +17,9 @@ namespace tessera::exporting {
 
 namespace {
 
-// The checks of src/features/read_*_bags.cpp and the sums of src/engine/lookup.cpp in
-// TorchScript. An id in bag -1 is dropped. For a key table, find_keys() replaces the
-// keys by the numbers of stored rows, or -1 for the padding key.
+// Repeats the checks of src/features/read_*_bags.cpp and the sums of src/engine/lookup.cpp
+// in TorchScript. An id in bag -1 is dropped. For a key table, find_keys() replaces
+// the keys by the numbers of stored rows, or by -1 for the padding key.
 constexpr const char* kLookupSource = R"SCRIPT(
 def product(self, shape: List[int]) -> int:
     result = 1
@@ -314,7 +314,7 @@ std::string feature_source(const ExportedLayer& layer, size_t index) {
         float_literal(buckets.upper),
         float_literal(buckets.step)};
   }
-  // Typed local variables, because an empty list literal has no element type.
+  // The lists are typed local variables, because an empty literal has no element type.
   return fmt::format(
       R"SCRIPT(
 def feature_{}(self, parts: List[Tensor], weights: Optional[Tensor]) -> Tensor:

@@ -15,7 +15,7 @@ namespace tessera::exporting {
 std::string embedding_source(const ExportedLayer& layer);
 
 /// The TorchScript source of an exported model's forward(features, weights, input_0,
-/// ...). It passes the tensors of its dicts to compute().
+/// ...), which passes the tensors of its dicts to compute().
 std::string forward_source(
     const detail::ExportedModel& model,
     const ExportExample& example);

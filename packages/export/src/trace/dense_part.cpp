@@ -140,7 +140,7 @@ void DensePart::add(
 
 // Calls forward() once with random activations, and records which features it looks up.
 void DensePart::find_activations() {
-  // The generator of the training goes on as before.
+  // A separate generator leaves the random numbers of a training as they are.
   const at::Generator generator = at::detail::createCPUGenerator(/*seed=*/1);
   const ForwardInterception interception([&](const auto& state,
                                              const auto& structure,

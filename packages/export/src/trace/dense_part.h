@@ -14,14 +14,13 @@
 
 namespace tessera::exporting {
 
-/// The dense part of a model: what forward() computes from the activations. It is a model
-/// without features. Its inputs are the activations in the order in which forward() looks
-/// them up, then the row_splits of ragged features with one row, and then the inputs of
-/// forward().
+/// The dense part of a model: what forward() computes from the activations. This part is a
+/// model without features. Its inputs are the activations in the order of the lookups, then
+/// the row_splits of ragged features with one row, and then the inputs of forward().
 class DensePart {
  public:
   /// Calls forward() on `example` to find the features.
-  /// Errors:  c10::ValueError and c10::NotImplementedError beginning with `where`.
+  /// Errors:  those of export_dense_pt2() for the model and the example.
   DensePart(
       const detail::ExportedModel& model,
       const ExportExample& example,
@@ -59,7 +58,7 @@ class DensePart {
   Features stripped_;  // without ids
   std::vector<size_t>
       with_splits_;  // the leaves of `stripped_` with row_splits
-  // The names of the user's features in a version, by their paths in `example_`.
+  // The user's features: the path in `example_`, and the path with the layer's prefix.
   std::map<std::string, std::string> path_in_model_;
   size_t num_activations_ = 0;
   detail::ExportedModel dense_;

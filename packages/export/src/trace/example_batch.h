@@ -28,7 +28,7 @@ Feature feature_of(at::TensorList parts);
 /// Errors:  c10::ValueError beginning with `where`, for undefined tensors.
 ExportExample to_parts(const ExportExample& example, const std::string& where);
 
-/// The common batch size of all features. The number of rows of each is a multiple of it.
+/// The common batch size of all features. Each feature's rows are a multiple of it.
 /// Errors:  c10::ValueError beginning with `where`, for an empty batch, and if features
 ///          disagree.
 int64_t batch_size_of(const Features& features, const std::string& where);

@@ -14,10 +14,10 @@
 
 namespace tessera::exporting {
 
-/// While it exists, new streams write numbers as in C++ source. The program's own global
-/// locale may group digits, as in 1,000. The locale belongs to the process, so it also
-/// applies to streams that other threads create during this time. c10::str() also groups
-/// digits, so don't make names of parameters with it.
+/// While this object exists, new streams write numbers as in C++ source. The program's own
+/// global locale may group digits, as in 1,000. A locale belongs to the process, so other
+/// threads' new streams use the classic one, too. c10::str() uses the global locale, so
+/// don't make names of parameters with it.
 class ClassicLocale {
  public:
   // std::locale::global() also sets C's locale when the new locale has a name, as
@@ -38,8 +38,8 @@ class ClassicLocale {
   std::locale cpp_locale_;
 };
 
-/// What an export has from its first check to its end. The file is dropped unless it is
-/// committed.
+/// The file and the guards that an export needs from its first check to its end. The file
+/// is dropped unless it is committed.
 struct ExportScope {
   /// Puts `model`, unless it is nullptr, into eval() mode until this object is destroyed.
   /// Errors:  those of AtomicFile.

@@ -33,15 +33,15 @@ struct ExportedLayer {
   /// The features of `state`, but for batches of any size.
   std::vector<FeatureState> features = {};
   std::vector<size_t> exported = {};  // indices of features
-  std::vector<StoredTable> tables = {};  // undefined rows: no feature needs it
-  /// The dtype of all tables in the file. If unset, each keeps its own.
+  std::vector<StoredTable> tables = {};  // undefined rows: no feature uses it
+  /// The dtype of all tables in the file. If unset, each table keeps its own.
   std::optional<at::ScalarType> dtype = {};
 
   /// The dtype in which a table is written.
   at::ScalarType dtype_of(size_t table) const;
 };
 
-/// When tables of another dtype than that of the file are converted.
+/// When tables are converted to the dtype of the file.
 enum class Conversion {
   kNow,
   kWhenWritten  // until then, tables are placeholders
@@ -70,7 +70,7 @@ void write_layer(
     const std::string& where,
     c10::function_ref<void(ExportedLayer& layer, AtomicFile& file)> write);
 
-/// The name of a table's rows among the tensors of a file. visit_tensors() names the others.
+/// The name of a table's rows in a file. visit_tensors() derives the table's other names.
 std::string stored_name(size_t table);
 
 /// The activations that the layer computes for one feature, from the rows in the file.

@@ -156,7 +156,7 @@ std::shared_ptr<jit::Graph> record_operators(
 
 // The tracer records at::tensor(values) as an empty tensor, because it does not see
 // values that C++ writes into memory. A comparison with the model may not notice this,
-// because memory that is used again may have the right values by chance.
+// because reused memory may hold the right values by chance.
 void check_filled(const jit::Graph& graph, const std::string& where) {
   for (const jit::Node* node : graph.nodes()) {
     const std::string kind = node->kind().toUnqualString();

@@ -19,7 +19,7 @@ using TensorFunction =
 struct RecordOptions {
   /// If false, the graph returns the only output without a list.
   bool returns_list = false;
-  /// Its tensors are attributes in the graph.
+  /// The module whose tensors are attributes in the graph.
   torch::jit::Module* root = nullptr;
   /// The beginning of error messages.
   std::string where = {};
@@ -42,8 +42,8 @@ using Checks = std::vector<Check>;
 /// Like record_graph(), but refuses a function that reads values of tensors, or that fills
 /// tensors with values that C++ computes. The inputs of the graph are the weights, which
 /// `function` uses by itself, and the arguments, which it gets. The graph returns a list:
-/// the outputs, and then the conditions that `function` has appended to `checks`. They are
-/// outputs, because the tracer would drop an operator that checks them and returns nothing.
+/// the outputs, then the conditions that `function` has appended to `checks`. Conditions
+/// are outputs because the tracer drops operators that return nothing, such as a check.
 std::shared_ptr<torch::jit::Graph> record_operators(
     const std::vector<at::Tensor>& weights,
     const std::vector<at::Tensor>& arguments,

@@ -22,12 +22,12 @@ namespace tessera::exporting {
 
 namespace {
 
-// A sum with 0 would change the dtype of bools.
+// Does not add a shift of 0, because that would change the dtype of bools.
 at::Tensor shifted(const at::Tensor& values, int64_t shift) {
   return shift == 0 ? values : values + shift;
 }
 
-// `count` rows of a tensor, from the first one. After the last one, the first one follows.
+// `count` rows of a tensor, from the first. After the last row, the first follows again.
 at::Tensor repeat_rows(const at::Tensor& tensor, int64_t count) {
   const int64_t rows = tensor.size(0);
   if (rows == 0) {
@@ -142,7 +142,7 @@ ExportExample ResizedExamples::at(
     const std::vector<int64_t>& sizes,
     int64_t shift) const {
   std::vector<Feature> features;
-  std::map<std::string, int64_t> counts;  // ids by path
+  std::map<std::string, int64_t> counts;  // number of ids by path
   example_.features.for_each(
       [&](const std::string& path, const Feature& feature) {
         features.push_back(

@@ -12,8 +12,8 @@
 
 namespace tessera::exporting {
 
-/// Makes batches of any size from an example. The sizes are its symbols: first the batch
-/// size, then the number of ids of each sparse or ragged feature.
+/// Makes batches of any size from an example. The sizes of a batch are called symbols:
+/// first the batch size, then the number of ids of each sparse or ragged feature.
 class ResizedExamples {
  public:
   /// Errors:  c10::ValueError beginning with `where`, for an example that is empty or
@@ -29,8 +29,8 @@ class ResizedExamples {
     return sizes_;
   }
 
-  /// A batch with these sizes, of ids of the example. `shift` is added to each id. If the
-  /// batch size is 0, there are no ids, whatever the other sizes are.
+  /// A batch with these sizes, made from the example's ids plus `shift`. If the batch size
+  /// is 0, there are no ids, whatever the other sizes are.
   ExportExample at(const std::vector<int64_t>& sizes, int64_t shift = 0) const;
 
   /// A batch of `size` examples, with about as many ids per example as in the example.

@@ -27,8 +27,8 @@ namespace tessera::exporting {
 
 namespace {
 
-// The number of floats that are converted at a time. They take 1 MiB, which
-// fits into the second-level cache.
+// The number of floats that are converted at a time: 1 MiB, which fits into the
+// second-level cache.
 constexpr int64_t kPartFloats = int64_t{1} << 18;
 
 void store_as_int8(
@@ -58,7 +58,7 @@ bool is_stored_as_it_is(const TableState& table, at::ScalarType dtype) {
   return table.key_rows == nullptr && table.parameters.scalar_type() == dtype;
 }
 
-// The rows of the keys, and then the row of unknown keys.
+// The row number of each key, and then the row number for unknown keys.
 at::Tensor row_numbers(const KeyTableRows& table) {
   return at::constant_pad_nd(
       table.sorted_keys().rows, {0, 1}, int64_t{table.row_of_unknown_keys()});
@@ -111,7 +111,7 @@ StoredTable store(
     at::ScalarType dtype,
     const std::string& where) {
   if (is_stored_as_it_is(table, dtype)) {
-    // Not detached: a tower may read the table, and the tracer needs the same object.
+    // Not detached, because the tracer needs the object that the model itself may read.
     return {.rows = table.parameters};
   }
   const bool has_keys = table.key_rows != nullptr;

@@ -15,8 +15,8 @@ namespace tessera::exporting {
 
 /// A table in the form in which a file holds it. For int8, row = scale * stored + offset.
 ///
-/// The rows of a key table are in the order of its keys. One more row is behind them,
-/// which unknown keys look up: a copy of the default key's row, or zeros without one.
+/// The rows of a key table are in the order of its keys. One more row at the end is for
+/// unknown keys: a copy of the default key's row, or zeros without a default key.
 struct StoredTable {
   at::Tensor rows = {};  // [vocab, dim] or [keys + 1, dim]
   at::Tensor scales = {};  // [vocab] or [keys + 1], undefined unless int8
@@ -34,7 +34,7 @@ struct StoredTable {
 };
 
 /// Calls visit(name, tensor) for each tensor that a file holds of the table, the rows first.
-/// `name` is that of the rows.
+/// `name` is the name of the rows.
 template <class Visit>
 void visit_tensors(
     const StoredTable& table,
@@ -61,8 +61,8 @@ StoredTable store(
     at::ScalarType dtype,
     const std::string& where);
 
-/// Converts the rows with `numbers` [rows] int64, or all rows if `numbers` is undefined. In
-/// a key table, they are numbers of the rows in KeyTableRows::all_rows().
+/// Converts the rows with `numbers` [rows] int64, or all rows if `numbers` is undefined. A
+/// key table's rows are numbered as in KeyTableRows::all_rows().
 /// Errors:  those of the other store().
 StoredTable store(
     const TableState& table,
@@ -81,8 +81,8 @@ void add_keys(const TableState& table, StoredTable& stored);
 /// key gets the number of the last row, and the padding key gets -1.
 at::Tensor find_stored(const StoredTable& table, const at::Tensor& keys);
 
-/// The treatment of the ids of a feature, which for a key table are the numbers that
-/// find_stored() gives.
+/// The treatment of the ids of a feature. The ids of a key table are the results of
+/// find_stored().
 struct IdRules {
   /// Ids from this number on are out of range.
   int64_t rows = 0;

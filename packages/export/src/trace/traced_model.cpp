@@ -26,8 +26,8 @@ namespace jit = torch::jit;
 
 namespace {
 
-// Refuses a subset of the layer's features. forward() accepts one under NoGradGuard, but
-// a script needs all features.
+// Refuses a subset of the layer's features. forward() accepts a subset under NoGradGuard,
+// but a script needs all features.
 void check_has_all(
     const Nest<FeatureConfig>& structure,
     const Features& features) {
@@ -125,7 +125,7 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
       {.returns_list = model_.returns_list, .root = &root, .where = where_});
   jit::EliminateDeadCode(graph);
   check_filled(*graph, where_);
-  // The tracer names values after parameters. One named `torch` would hide the operators.
+  // The tracer names values after parameters. A value `torch` would hide the operators.
   for (jit::Node* node : graph->nodes()) {
     for (jit::Value* output : node->outputs()) {
       output->setDebugName("");

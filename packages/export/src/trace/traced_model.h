@@ -38,8 +38,8 @@ class TracedModel {
 
   using Layers = std::map<const EmbeddingState*, ExportedLayer>;
   /// Finds the layers that forward() calls.
-  /// Errors:  c10::ValueError beginning with `where`, if there are none, or if one is no
-  ///          submodule of the model.
+  /// Errors:  c10::ValueError beginning with `where`, if there are none, or if a layer is
+  ///          not a submodule of the model.
   Layers& find_layers(const ExportExample& example);
 
   /// Adds the lookup of one feature to the graph that the tracer records, and returns its
@@ -104,7 +104,7 @@ void check_calls_layers(
     const torch::nn::Module& model,
     const std::string& where);
 
-/// Errors:  c10::ValueError beginning with `where`, for a layer with tables that is no
+/// Errors:  c10::ValueError beginning with `where`, for a layer with tables that is not a
 ///          submodule of the model.
 void check_is_submodule(bool is_one, const std::string& where);
 

@@ -236,7 +236,7 @@ void check_model(
       expected = model_outputs(inputs);
     } catch (const std::exception& error) {
       refusal = reason_of(error);
-      continue;  // the file need not compute what the model can't
+      continue;  // the file need not compute a batch that the model refuses
     }
     ++compared;
     std::string problem;

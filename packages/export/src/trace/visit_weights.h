@@ -41,9 +41,9 @@ void visit_weights(
   }
 }
 
-/// The modules with tables in a model, each once, and what the names of their tables and
-/// features begin with in a published version: the path of the module and a dot, or nothing
-/// if it is the only one.
+/// The modules with tables in a model, each once, with the prefix of their table and
+/// feature names in a published version. The prefix is the path of the module and a dot, or
+/// empty for the only module.
 template <class Module>
 auto tables_and_prefixes(Module& model) {
   using Tables = decltype(TableModule::of(model));

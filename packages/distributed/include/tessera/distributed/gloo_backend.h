@@ -20,8 +20,8 @@ class Store : public c10::intrusive_ptr_target {};
 namespace tessera::distributed {
 
 // snippet: tests/docs/sharded.cpp GlooBackendOptions
-/// The options of make_gloo_backend(). Except for `timeout`, what is not set comes from the
-/// environment.
+/// The options of make_gloo_backend(). Fields that are not set, except `timeout`, come from
+/// the environment.
 ///
 ///   const auto backend = make_gloo_backend({.timeout = std::chrono::minutes(5)});
 struct GlooBackendOptions {
@@ -32,12 +32,12 @@ struct GlooBackendOptions {
   std::string interface = {};
   /// The name or address of this machine, instead of an interface.
   std::string hostname = {};
-  /// Where the ranks find each other; each backend needs one of its own, such as a
+  /// Where the ranks find each other. Each backend needs its own store, such as a
   /// c10d::PrefixStore. Default: a TCPStore of rank 0 at MASTER_ADDR and MASTER_PORT.
   c10::intrusive_ptr<c10d::Store> store = {};
-  /// Default: RANK.
+  /// Default: the environment variable RANK.
   std::optional<int64_t> rank = {};
-  /// The number of ranks. Default: WORLD_SIZE.
+  /// The number of ranks. Default: the environment variable WORLD_SIZE.
   std::optional<int64_t> size = {};
 };
 
@@ -54,10 +54,10 @@ bool has_gloo();
 /// All ranks must call this function, and make their backends in the same order. The ranks
 /// connect to each other on ports that the system chooses.
 ///
-/// If a rank stops, ends or is cut off, the calls of all others raise at most two seconds
-/// after the timeout, and name it. A failed backend cannot recover. So that a write to a
-/// rank that has died does not end the others, this function ignores the signal SIGPIPE in
-/// this process, unless the program has a handler for it.
+/// If a rank stops, ends or is cut off, the calls of all other ranks raise errors that name
+/// the rank, at most two seconds after the timeout. A failed backend cannot recover. A
+/// write to a dead rank causes the signal SIGPIPE, which would end this process, so this
+/// function ignores SIGPIPE unless the program has a handler for it.
 /// Errors:  c10::ValueError for options and variables that are missing, unusable, or not
 ///          the same on all ranks; c10::DistBackendError if ranks do not arrive;
 ///          c10::NotImplementedError if this build has no Gloo.

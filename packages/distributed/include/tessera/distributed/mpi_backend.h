@@ -18,15 +18,15 @@ namespace tessera::distributed {
 bool has_mpi();
 
 // snippet: tests/docs/sharded.cpp make_mpi_backend
-/// Makes a c10d backend named "mpi" of all processes of one `mpirun`, for
-/// sharded_strategy(). A program that was started without `mpirun` has one rank. All ranks
+/// Makes a c10d backend named "mpi" for sharded_strategy(). Its ranks are all processes of
+/// one `mpirun`. A program that was started without `mpirun` has one rank. All ranks
 /// must call this function. MPI is faster than Gloo for small messages and on one machine;
 /// make_gloo_backend() needs no MPI.
 ///
 ///   const auto backend = make_mpi_backend(std::chrono::minutes(5));
 ///
 /// The backend has what sharded tables need: send() and recv() of one contiguous tensor on
-/// the CPU. Any thread may call it. Data moves while a thread calls wait().
+/// the CPU. Any thread may call them. Data moves while a thread calls wait().
 ///
 /// If the program has not initialised MPI, this function does so, and requests
 /// MPI_THREAD_MULTIPLE. MPI is then finalised at the end of the process, which waits there
@@ -38,7 +38,7 @@ bool has_mpi();
 /// of MPI has no timeout: it waits for all processes of mpirun.
 ///
 /// A failed backend cannot recover.
-/// Errors:  c10::ValueError for arguments; c10::DistBackendError for failures between
+/// Errors:  c10::ValueError for wrong arguments; c10::DistBackendError for failures between
 ///          ranks; c10::NotImplementedError if this build has no MPI.
 c10::intrusive_ptr<c10d::Backend> make_mpi_backend(
     std::chrono::milliseconds timeout = std::chrono::minutes(30));

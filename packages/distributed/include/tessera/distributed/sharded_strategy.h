@@ -23,13 +23,13 @@ namespace tessera::distributed {
 /// Some calls are collective: all ranks must make them in the same order and with the
 /// same configs. These are the layer's constructor, forward(), begin_forward(),
 /// backward(), read_rows(), saving and loading checkpoints, sum_gradients(),
-/// broadcast_parameters(), and the clip_grad_norm_() and step() of a Combined. The
+/// broadcast_parameters(), Combined::clip_grad_norm_(), and Combined::step(). The
 /// number of batches must be the same on all ranks. Several layers may share a
 /// backend, but nothing else may use it at the same time.
 ///
 /// If a batch, a callable or a file fails on one rank, all ranks raise an error before
 /// any row changes. After an error of the backend itself, such as a lost rank, some
-/// ranks may have applied an update that others have not: load a checkpoint.
+/// ranks may have applied an update that others have not. Then load a checkpoint.
 ///
 /// Each rank sums the gradients of a row in the order of its batch. These sums are
 /// added in the order of the ranks. Duplicates are always accumulated.

@@ -19,7 +19,7 @@ struct PlanOptions {
   int64_t ranks = 1;
   /// The batch size of one rank, >= 1.
   int64_t batch_size = 1024;
-  /// The expected number of ids per example, by the path of a feature. Others have 1.
+  /// The expected number of ids per example, by the path of a feature. Default: 1.
   std::map<std::string, double> bag_lengths = {};
   /// How rows of row-wise tables are split.
   RowSplit split = RowSplit::kDiv;
@@ -32,7 +32,7 @@ struct PlanOptions {
 
 /// A placement of all tables and its costs.
 struct ShardingPlan {
-  /// One table, and what it costs.
+  /// One table, its placement and its costs.
   struct Table {
     std::string name = {};
     int64_t rows = 0;
@@ -75,9 +75,9 @@ struct ShardingPlan {
 /// rows of whole partitions of keys, and an id takes 12 bytes instead of 4.
 ///
 /// A table without keys becomes data-parallel if that sends fewer bytes and memory_slack
-/// permits it. Tables with the largest saving per byte of memory come first. The others are
-/// row-wise. No table is table-wise unless PlanOptions::placement says so, because its rank
-/// would serve all others.
+/// permits it. Tables with the largest saving per byte of memory come first. All other
+/// tables are row-wise. No table is table-wise unless PlanOptions::placement says so,
+/// because one rank would then send its rows to all ranks.
 ///
 ///   const ShardingPlan plan = plan_sharding(features, optimizer, {.ranks = 8});
 ///   std::cout << plan.to_string();

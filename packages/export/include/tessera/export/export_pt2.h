@@ -52,20 +52,20 @@ Pt2Signature export_dense_pt2(
 /// names of all arguments, and the file has this signature as `extra/tessera.json`.
 ///
 /// The example says which kind and dtypes each feature has, and which features have
-/// weights. These are fixed in the file, but batches may have any number of examples and
-/// ids. If an output_shape fixes the batch size, the file takes only that of the example.
-/// The sizes of a `dense_shape` that are sizes of the activation are fixed, too, except
-/// the batch size. With `options.features`, the example needs these features only. Tables
-/// with TableConfig::keys are as in export_torchscript().
+/// weights. The file accepts nothing else, but batches may have any number of examples and
+/// ids. If an output_shape fixes the batch size, the file takes only the batch size of the
+/// example. Sizes in `dense_shape` that are also sizes of the activation are fixed, too,
+/// except the batch size. If `options.features` is set, the example needs only these
+/// features. Tables with TableConfig::keys are written as by export_torchscript().
 ///
 /// `embedding` is a TPUEmbedding, an EmbeddingEngineModule or an EmbeddingEngine. Other
 /// calls of an engine wait until the export is done.
 ///
 /// Before this function returns, it reads the file and compares it with the layer on
 /// made-up batches. The file appears at `path` only if they agree.
-/// Errors:  c10::ValueError for an unknown feature, another dtype, a path that is not a
-///          file's, rows that the dtype can't hold, and if the results differ; c10::Error
-///          if the file can't be written. No file is left.
+/// Errors:  c10::ValueError for an unknown feature, an unsupported dtype, a path that
+///          can't be a file, rows that the dtype can't hold, and results that differ;
+///          c10::Error if the file can't be written. No file is left.
 template <detail::HasTables Tables>
 Pt2Signature export_pt2(
     const Tables& embedding,
@@ -83,11 +83,12 @@ Pt2Signature export_pt2(
 ///
 /// In Python, call `torch.export.load("ranker.pt2").module()(users, values, row_splits,
 /// prices)`. The arguments are those of an embedding, then the tensors of
-/// `example.inputs`. A parameter or buffer has the name in state_dict() that it has in
-/// named_parameters(). The rows of a table are `<path of the layer>.table_0`, and so on.
+/// `example.inputs`. Parameters and buffers have the same names in state_dict() as in C++'s
+/// named_parameters() and named_buffers(). The rows of a table are named
+/// `<path of the layer>.table_0`, and so on.
 ///
-/// The model is like one for export_torchscript(). Its forward() runs on batches of
-/// several sizes, made of the example, in eval mode. Sizes that C++ reads may be sums of
+/// export_torchscript() says which models are supported. forward() runs in eval mode on
+/// batches of several sizes, made of the example. Sizes that C++ reads may be sums of
 /// products of the batch size and the numbers of ids, so view({x.size(0), 8}) is fine.
 /// Everything else that C++ computes must be the same for all batches. A model that reads
 /// values of tensors is refused.
@@ -95,8 +96,8 @@ Pt2Signature export_pt2(
 /// An entry of `inputs` is resized with the batch if its first size is the batch size or
 /// the number of a feature's ids.
 /// Errors:  those of an embedding alone; c10::ValueError for an example that is empty or
-///          does not fit the model, for a model that calls no TPUEmbedding or is not made
-///          of operators, and if the results differ.
+///          does not fit the model, and for a model that calls no TPUEmbedding or is not
+///          made of operators.
 template <class Holder>
 requires(!detail::HasTables<Holder>) Pt2Signature export_pt2(
     Holder model,
@@ -111,9 +112,9 @@ requires(!detail::HasTables<Holder>) Pt2Signature export_pt2(
       detail::exported_model(*model), path, example, options);
 }
 
-/// Writes the dense part of a model in the format of export_pt2(), without tables: its
-/// arguments are activations in place of features. A server that looks the features up
-/// itself scores one user and many candidates with it.
+/// Writes the dense part of a model in the format of export_pt2(), without tables. The
+/// file takes activations in place of features. A server that looks up the features itself
+/// can use the file to score many candidates for one user.
 ///
 ///   export_dense_pt2(
 ///       ranker,
@@ -128,7 +129,7 @@ requires(!detail::HasTables<Holder>) Pt2Signature export_pt2(
 /// one row for each candidate. The file takes any number of candidates. Its arguments are
 ///
 ///   the activation of each feature that forward() looks up, in this order
-///   row_splits     of each ragged feature of the user
+///   the row_splits of each ragged feature of the user
 ///   the tensors of `example.inputs`, whose names are `input_names`
 ///
 /// forward() must not read ids, nor the row_splits of candidates. Weights have the names
@@ -136,7 +137,7 @@ requires(!detail::HasTables<Holder>) Pt2Signature export_pt2(
 /// can replace them.
 /// Errors:  those of a whole model; c10::NotImplementedError for feature weights, sparse
 ///          features, and an output_shape; c10::ValueError for an example without
-///          candidates, for other numbers of rows, and for a forward() that reads ids.
+///          candidates, for wrong numbers of rows, and for a forward() that reads ids.
 template <class Holder>
 Pt2Signature export_dense_pt2(
     Holder model,

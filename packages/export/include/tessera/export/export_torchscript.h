@@ -36,8 +36,8 @@ void export_torchscript(
 ///        "tags": [indices, values, dense_shape]},     # sparse
 ///       {"history": flat_weights})                    # optional
 ///
-/// Keys are the features' paths in the nest, such as "user/history". A caller may pass
-/// some of the features and gets their activations. Each feature may be of any kind that
+/// The keys are the features' paths in the nest, such as "user/history". A caller may pass
+/// only some features and gets their activations. Each feature may be of any kind that
 /// its config allows, and batches may have any size. The file does not keep the batch
 /// size of build(). It keeps FeatureConfig::output_shape, with the number of ragged rows
 /// that the layer has fixed so far. The file refuses the inputs that forward() refuses.
@@ -50,9 +50,9 @@ void export_torchscript(
 ///
 /// Before this function returns, it loads the file and compares it with the layer on
 /// made-up batches. The file appears at `path` only if they agree.
-/// Errors:  c10::ValueError for an unknown feature, another dtype, a path that is not a
-///          file's, and rows that the dtype can't hold; c10::Error if the file can't be
-///          written or the results differ. No file is left.
+/// Errors:  c10::ValueError for an unknown feature, an unsupported dtype, a path that
+///          can't be a file, and rows that the dtype can't hold; c10::Error if the file
+///          can't be written or the results differ. No file is left.
 template <detail::HasTables Tables>
 void export_torchscript(
     const Tables& embedding,
@@ -73,13 +73,13 @@ void export_torchscript(
 ///
 /// The model's forward() takes Features, perhaps Weights, then any number of
 /// tensors, and returns a tensor or a vector of them. It calls one or more registered
-/// TPUEmbedding layers. With a registered EmbeddingEngineModule, it looks up all features
-/// with embedding_lookup(), or with enqueue() and dequeue(). A forward() that calls
+/// TPUEmbedding layers. A model with a registered EmbeddingEngineModule looks up all its
+/// features by embedding_lookup(), or by enqueue() and dequeue(). A forward() that calls
 /// apply_gradients() is refused, because the file does not train.
 ///
-/// LibTorch's tracer runs forward() on the example, in eval mode. Everything but the
-/// operators on tensors becomes a constant of the file, such as the kinds of features and
-/// sizes that C++ reads. Write flatten(1) or view({-1, 8}), not view({x.size(0), 8}).
+/// LibTorch's tracer runs forward() on the example, in eval mode. Everything except the
+/// operators on tensors becomes a constant of the file, for example a size that C++ reads
+/// and the kind of a feature. Write flatten(1) or view({-1, 8}), not view({x.size(0), 8}).
 ///
 /// The file is compared with the model on the example and on batches made of its rows,
 /// with 0, 1 and 2 * batch + 1 examples. An entry of `inputs` is resized with the batch

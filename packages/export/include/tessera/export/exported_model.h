@@ -147,7 +147,7 @@ ExportedModel exported_model(Impl& model) {
         Parameters::returns_list,
         Parameters::inputs};
   } else {
-    // torch::nn::Sequential has a forward() that is a template of its result.
+    // The forward() of torch::nn::Sequential is a template with the type of its result.
     static_assert(
         requires(const Features& features) {
           model.template forward<at::Tensor>(features);

@@ -54,10 +54,10 @@ std::string to_string(const Pt2Signature& signature);
 ///       program.run({user_ids, movie_ids, director_ids, prices})[0];
 ///
 /// Read only files that you trust: checksums show damage, but not who wrote a file. The
-/// operators run one after the other through LibTorch. To compile such a file, use
-/// Python's torch._inductor.aoti_compile_and_package. Several threads may call run() at
-/// the same time. The weights stay in the file, which is mapped into memory, so another
-/// process may replace the file, but must not write to it.
+/// operators run one after the other through LibTorch. To compile the file, use Python's
+/// torch._inductor.aoti_compile_and_package. Several threads may call run() at the same
+/// time. The weights stay in the file, which is mapped into memory. Another process may
+/// replace the file, but must not write to it.
 class Pt2Program {
  public:
   /// Reads a file and compares all its records with their checksums.
@@ -65,8 +65,8 @@ class Pt2Program {
   ///          is damaged, that another program wrote, or that needs operators of another
   ///          release of LibTorch.
   explicit Pt2Program(const std::string& path);
-  /// Reads the bytes of such a file, which `owner` keeps as long as the program needs them.
-  /// The weights share these bytes. Without an owner, the caller keeps them.
+  /// Reads a program from the bytes of a `.pt2` file. The weights share these bytes, and
+  /// `owner` keeps them alive. If `owner` is nullptr, the caller must do so.
   /// Errors:  c10::ValueError as above.
   Pt2Program(std::string_view bytes, std::shared_ptr<const void> owner);
   ~Pt2Program();
@@ -78,22 +78,20 @@ class Pt2Program {
   Pt2Signature signature() const&& = delete;
 
   /// Calls the program.
-  /// Errors:  c10::TypeError for another dtype; c10::ValueError for another number of
-  ///          tensors, sizes that do not belong together, and ids that the model refuses;
+  /// Errors:  c10::TypeError for a wrong dtype; c10::ValueError for a wrong number of
+  ///          tensors, sizes that contradict each other, and ids that the model refuses;
   ///          c10::Error if an operator fails.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
-  /// Checks arguments as run() does, for a program that AOTInductor has compiled from this
-  /// one.
-  /// Errors:  as run(), except for ids.
+  /// Checks arguments as run() does. Use it if AOTInductor has compiled this program.
+  /// Errors:  as run(), but ids are not checked.
   void check(const std::vector<at::Tensor>& inputs) const;
 
   /// The weights and their names in Python's state_dict(), without copies.
   std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
 
-  /// The same program with other weights, which it keeps without a copy. Names that the
-  /// program does not have are ignored, and constants of the graph (`constant_0`, ...) need
-  /// not be there.
+  /// The same program with `weights`, which are not copied. Names that the program does
+  /// not have are ignored. The constants of the graph (`constant_0`, ...) may be missing.
   /// Errors:  c10::ValueError naming a weight of the program that is missing or has another
   ///          shape; c10::TypeError for another dtype.
   Pt2Program with_weights(

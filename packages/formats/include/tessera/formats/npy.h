@@ -19,9 +19,9 @@ namespace tessera {
 // written under another name, synced and renamed. Tensors that were loaded from the
 // replaced file thus keep their values.
 //
-// Loading: tensors are views of the file's pages, which are read when they are used.
-// Writing to such a tensor does not change the file. A tensor whose data is not aligned
-// to its dtype is copied. While such tensors live, the file must not be shortened or
+// Loading: tensors are views of the file's pages, which are read at their first use.
+// Writing to a loaded tensor does not change the file. A tensor whose data is not aligned
+// to its dtype is copied. While the other tensors live, the file must not be shortened or
 // written to in place: that changes their values or ends the process.
 //
 // Errors:  c10::ValueError naming the file and what is wrong with it;

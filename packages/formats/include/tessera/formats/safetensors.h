@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-// Files of the safetensors packages. The rules in npy.h about dtypes, replaced files and
-// errors hold here, too. In addition, bfloat16 can be saved.
+// These are the files of the safetensors packages. The rules in npy.h about dtypes,
+// replaced files and errors hold here, too. In addition, bfloat16 can be saved.
 
 // snippet: tests/docs/reference_layers_test.cpp NamedTensors
 /// The named tensors of a safetensors file, and its metadata.

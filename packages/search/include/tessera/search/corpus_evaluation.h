@@ -25,7 +25,7 @@ struct CandidateVectors {
   at::Tensor ids = {};  // [n] int32 or int64, different ids >= 0
 };
 
-/// The vectors of a batch of queries, such as users, and what they should find.
+/// The vectors of a batch of queries, such as users, and the ids that they should find.
 struct CorpusQueries {
   at::Tensor vectors = {};  // [n, dim] floats
   /// The relevant ids: [n], one per query, or the values of bags.
@@ -39,12 +39,12 @@ struct CorpusQueries {
   at::Tensor weights = {};  // [n] floats >= 0
 };
 
-/// Gives batches to a function, one after another. It starts again with each call.
+/// Gives batches to a function, one after another. Each call begins with the first batch.
 template <class Batch>
 using BatchLoop = std::function<void(const std::function<void(Batch)>&)>;
 
-/// Applies `convert` to each batch of `source`. make_pass() takes the same kinds of
-/// sources. `convert` returns a `Result`.
+/// Applies `convert`, which returns a `Result`, to each batch of `source`. The source is of
+/// a kind that make_pass() takes.
 template <class Result, class Source, class Convert>
 BatchLoop<Result> make_batch_loop(Source&& source, Convert convert) {
   const auto loop = std::make_shared<detail::ConvertedSource<Source, Convert>>(
@@ -57,9 +57,9 @@ BatchLoop<Result> make_batch_loop(Source&& source, Convert convert) {
 struct CorpusEvaluationOptions {
   /// Metrics of retrieved ids: RankingMetrics with k, and CatalogueCoverage.
   Metrics metrics = {};
-  /// The logs have the metrics' names with this prefix.
+  /// The names of the logs are this prefix and the names of the metrics.
   std::string prefix = "val_";
-  /// The model, which is in eval() during the evaluation. Unset: its mode is not changed.
+  /// A model to put into eval() during the evaluation. Unset: no model changes its mode.
   ModelPointer model = {};
   /// Evaluates after every so many epochs, >= 1, and after the last. The other epochs log
   /// NaN.
@@ -102,16 +102,16 @@ struct CorpusEvaluationOptions {
 ///       fit(batches, step, {.epochs = 5, .callbacks = {corpus, stopping}});
 ///   const double recall = history["val_recall_at_10"].back();
 ///
-/// It computes all item vectors batch by batch, makes an index of them, and searches it
-/// for the queries of one batch at a time, all under NoGradGuard. An item that a query has
-/// seen is never found, even if it is relevant. With a sharded strategy, each rank
+/// The evaluation computes all item vectors batch by batch, makes an index of them, and
+/// searches it for one batch of queries at a time, all under NoGradGuard. An item that a
+/// query has seen is never found, even if it is relevant. With a sharded strategy, each rank
 /// evaluates and logs its own queries, and all ranks need the same number of batches.
 ///
 /// Memory:  the vectors of all items as float32 and 8 bytes for each id, what the index
 ///          needs, and one batch of queries.
 /// Errors:  c10::ValueError for metrics that do not say how many ids they use; for
-///          batches without vectors or ids, or that do not fit together; if there are no
-///          items or no queries, or no label is the id of an item; those of TopKIndex and
+///          batches without vectors or ids, or whose sizes do not match; if there are no
+///          items, no queries, or no labels that are ids of items; those of TopKIndex and
 ///          of the metrics.
 class CorpusEvaluation : public Callback {
  public:
@@ -120,8 +120,7 @@ class CorpusEvaluation : public Callback {
       BatchLoop<CorpusQueries> queries,
       CorpusEvaluationOptions options);
 
-  /// The metrics of the model as it is now, with their prefix. It also works without
-  /// fit().
+  /// The metrics of the model as it is now, with their prefix. No fit() is necessary.
   Logs evaluate() const;
 
   void on_epoch_end(Training& training) override;

@@ -45,9 +45,8 @@ bool has_faiss();
 ///
 /// Shapes:  as for make_exact_index().
 /// Errors:  as for make_exact_index(); c10::ValueError with faiss's reason for options
-///          that it refuses, and for a number in `factory` that is 0 or above the largest
-///          of the number of vectors, dim and 65536; c10::NotImplementedError without
-///          faiss.
+///          that it refuses, and for a number in `factory` that is 0 or more than
+///          max(size, dim, 65536); c10::NotImplementedError without faiss.
 /// Source:  https://github.com/facebookresearch/faiss/wiki/The-index-factory
 std::unique_ptr<TopKIndex> make_faiss_index(
     const at::Tensor& vectors,
@@ -57,7 +56,7 @@ std::unique_ptr<TopKIndex> make_faiss_index(
 /// Loads a faiss index that save() wrote, with its nprobe and ef_search. In Python,
 /// faiss.deserialize_index(load_file(path)["index"]) reads the same index. A checksum
 /// detects accidental damage. Load only files that you trust, because faiss does not
-/// protect itself against manipulated ones.
+/// protect itself against manipulated files.
 /// Errors:  c10::ValueError naming the file and the problem;
 ///          c10::NotImplementedError without faiss.
 std::unique_ptr<TopKIndex> load_faiss_index(const std::string& path);

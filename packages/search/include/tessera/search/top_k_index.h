@@ -34,8 +34,8 @@ IndexVectors index_vectors(const at::Tensor& vectors, const std::string& where);
 }  // namespace detail
 
 // snippet: tests/docs/reference_layers_test.cpp TopKIndex
-/// Vectors, such as a candidate tower's outputs, and a search for those that have the
-/// highest dot products with a query.
+/// Holds vectors, such as a candidate tower's outputs, and finds those with the highest dot
+/// products with a query.
 ///
 ///   const auto index = make_exact_index(movie_vectors, movie_ids);
 ///   const TopK found = index->search(user_vectors, 10, seen_movies);
@@ -51,10 +51,10 @@ class TopKIndex {
   TopKIndex& operator=(const TopKIndex&) = delete;
 
   /// The k best vectors for each row of `queries` [queries, dim]. `excluded` has one bag
-  /// of ids per query, which are left out, such as the items that a user has seen. An
+  /// per query with the ids to leave out, such as the items that a user has seen. An
   /// empty `excluded` excludes nothing. Ids that the index does not have are ignored.
-  /// Errors:  c10::ValueError or TypeError for shapes, dtypes, NaN and infinity, for k
-  ///          outside [1, size], and for vectors so long that scores may overflow.
+  /// Errors:  c10::ValueError or TypeError for wrong shapes or dtypes, NaN and infinity, k
+  ///          outside [1, size], and vectors so long that scores may overflow.
   TopK search(
       const at::Tensor& queries,
       int64_t k,
@@ -72,7 +72,7 @@ class TopKIndex {
     return ids_;
   }
 
-  /// Writes one safetensors file. It appears completely or not at all.
+  /// Writes one safetensors file. The file appears completely or not at all.
   /// Errors:  as for save_safetensors().
   virtual void save(const std::string& path) const = 0;
 
@@ -81,7 +81,7 @@ class TopKIndex {
   /// Errors:  c10::ValueError or TypeError unless `ids` is undefined, or [size] int32 or
   ///          int64 with different values >= 0.
   TopKIndex(const detail::IndexVectors& vectors, const at::Tensor& ids);
-  /// An index that stores its vectors itself. None of them is longer than `max_norm`.
+  /// For an index that stores its vectors itself. No vector is longer than `max_norm`.
   TopKIndex(int64_t dim, double max_norm, const at::Tensor& ids);
 
   double max_norm() const {
