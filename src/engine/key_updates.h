@@ -40,8 +40,9 @@ struct KeyUpdate {
   std::list<IdBags> swept = {};  // the terms point to them
 };
 
-/// Decides about the keys of a table in the update with the number `update`, and sets
-/// TableUpdate::Term::rows of all terms. Nothing changes before apply(). `collected` are
+/// Decides which keys of a table get a row and which lose it in the update with the number
+/// `update`, and sets TableUpdate::Term::rows of all terms. The table does not change before
+/// apply(). `collected` are
 /// the keys of the only term, or nullptr if the terms have their keys in their bags.
 /// Errors:  c10::ValueError from the initializer.
 KeyUpdate plan_keys(

@@ -177,8 +177,8 @@ HWY_INLINE void PrefetchTile(
   }
   constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
   const int64_t step = HWY_MIN(width, kLine);
-  // The line of the first column often belongs to the previous tile, so the last column of
-  // each line is prefetched.
+  // A tile often begins inside a cache line that the prefetch of the tile to its left has
+  // covered. So this prefetches the lines of columns 15, 31, ..., not those of 0, 16, ...
   for (int64_t last = step - 1; last < width; last += step) {
     const float* const from = matrix + row * stride + column + last;
     for (int64_t i = 0; i < kRows; ++i) {

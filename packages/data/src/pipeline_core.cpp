@@ -210,9 +210,10 @@ void PipelineCore::check_inputs(const PipelineInputs& inputs) const {
       list({inputs.names.begin(), inputs.names.end()}));
 }
 
-// Remembers the types of the hashed columns after the first batch was converted. Checks
-// them again, because two threads may convert first batches of different types. Returns
-// a warning about the types that a file lacks.
+// Is called after each batch. The first batch with values in a hashed column sets the
+// type of the column. Types are checked again, because another thread may have set them
+// since. If the pipeline is from a file without these types, returns a warning that names
+// them, otherwise an empty text.
 std::string PipelineCore::remember_types(const PipelineInputs& inputs) const {
   std::string assumed;
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -405,8 +405,9 @@ std::string key_of_leavers(int64_t rank) {
 
 constexpr const char* kProblem = "problem";
 
-// Tells the other ranks that this rank has failed, and why. The store ends with rank 0,
-// which therefore waits until `last_arrival`, so that late ranks can still read the reason.
+// Tells the other ranks that this rank has failed, and why. The store ends with rank 0. So
+// rank 0 waits until all others have left, too. It waits until `last_arrival`, but at most
+// 10 s, and at least a second for ranks that have arrived.
 void leave(
     c10d::Store& store,
     const World& world,

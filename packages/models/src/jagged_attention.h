@@ -22,8 +22,7 @@ at::Tensor checked_row_splits(
 ///
 /// `projected` [nnz, 3 dim] has the query, the key and the value of each position, each
 /// with the columns of all heads. The result is [nnz, dim]. Memory is linear in the length
-/// of a sequence. `row_splits` is what checked_row_splits() returns, without an
-/// autograd graph.
+/// of a sequence. `row_splits` is the result of checked_row_splits().
 at::Tensor jagged_causal_attention(
     const at::Tensor& projected,
     const at::Tensor& row_splits,

@@ -435,8 +435,9 @@ Pt2Signature write(
     base[0] = examples.sizes()[0];
     is_fixed[0] = true;
   }
-  // The sizes of the example, unless they are too small to tell symbols from constants.
-  // AOTInductor uses them to decide which loops run on several threads.
+  // By these hints, AOTInductor decides which loops run on several threads. A hint is the
+  // size in the example, but at least that in `base`: a smaller one could be taken for a
+  // constant.
   std::vector<int64_t> hints = base;
   for (size_t i = 0; i < hints.size(); ++i) {
     hints[i] = std::max(hints[i], examples.sizes()[i]);

@@ -85,7 +85,8 @@ Nest<at::Tensor> lookup_all(
 /// The sizes of `shape`, with `otherwise` in place of unknown ones.
 std::vector<int64_t> sizes_or(const PartialShape& shape, int64_t otherwise);
 
-/// The example of a whole model in the forms of to_parts().
+/// Checks the example of a whole model, and returns it as to_parts() does: sparse tensors
+/// as sparse features, and flat weights.
 /// Errors:  c10::ValueError beginning with `where`, for options that only a layer has, and
 ///          for an example that is empty or does not fit forward().
 ExportExample model_parts(

@@ -74,9 +74,9 @@ struct FitOptions {
   /// other steps, fit() sees only whether `model` gets new parameters. True switches both
   /// checks off.
   bool allow_unoptimized = false;
-  /// Unset: the strategy of the model's tables. If no table is sharded but gradients are
-  /// summed over ranks, set it to the strategy of these sums. With a sharded strategy,
-  /// all ranks stop with the first one that stops.
+  /// The strategy whose ranks train together. If it is sharded, all of them stop when one
+  /// of them stops. Unset: the strategy of the model's tables. Set it if no table is
+  /// sharded, but the steps sum gradients over ranks: to the strategy of these sums.
   std::optional<Strategy> strategy = {};
   /// Every n-th step is in History::steps, and so in each checkpoint. 0: no steps.
   int64_t log_every_steps = 0;
