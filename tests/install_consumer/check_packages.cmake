@@ -59,3 +59,6 @@ if(dpkg_deb)
     endif()
   endforeach()
 endif()
+
+# It has a precompiled header of a gigabyte, and stays only after an error.
+file(REMOVE_RECURSE "${SCRATCH}")
