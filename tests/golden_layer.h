@@ -43,7 +43,7 @@ inline TPUEmbedding golden_layer(
   const EmbeddingTables layer_tables = layer->embedding_tables();
   for (const auto& table : test_case.at("tables")) {
     for (const EmbeddingTables::Entry& entry : layer_tables) {
-      if (entry.name == table.at("name")) {
+      if (entry.name == table.at("name").get<std::string>()) {
         entry.parameters.copy_(golden_rows(table.at("rows")));
       }
     }

@@ -262,7 +262,7 @@ class KeyIndex::Finder {
       rows_[request.position] = matches == 0 ? kNoRow : row;
       missing += matches == 0 ? 1 : 0;
       block.passed[num_passed] = static_cast<uint8_t>(r);
-      num_passed += (matches == 0) & (chunk.passed != 0) ? 1 : 0;
+      num_passed += ((matches == 0) & (chunk.passed != 0)) ? 1 : 0;
     }
     block.num_passed = num_passed;
     for (int64_t i = 0; i < num_passed; ++i) {

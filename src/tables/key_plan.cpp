@@ -434,8 +434,9 @@ class KeyIndex::PartitionPlanner {
       int64_t share,
       const OrderOf& order_of) {
     const auto is_candidate = [&](uint32_t row) {
-      return (index_.last_update_of(first_row_ + row) != kUnusedRow) &
-          (uses_[row] == 0) & (row != default_row_);
+      const bool is_used =
+          index_.last_update_of(first_row_ + row) != kUnusedRow;
+      return is_used & (uses_[row] == 0) & (row != default_row_);
     };
     const auto collect = [&](uint32_t bound) {
       candidate_rows_.resize(state_.used + 1);
@@ -443,7 +444,9 @@ class KeyIndex::PartitionPlanner {
       // There are no branches, because they can't be predicted.
       for (uint32_t row = 0; row < state_.used; ++row) {
         candidate_rows_[count] = static_cast<uint16_t>(row);
-        count += is_candidate(row) & (order_of(row) <= bound) ? 1 : 0;
+        const bool may_go = is_candidate(row);
+        const bool is_first = order_of(row) <= bound;
+        count += (may_go & is_first) ? 1 : 0;
       }
       candidate_rows_.resize(count);
       return static_cast<int64_t>(count);

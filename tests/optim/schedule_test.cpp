@@ -35,7 +35,7 @@ TEST_P(GoldenScheduleTest, GivesKerasLearningRates) {
   for (const Json& test_case : cases) {
     SCOPED_TRACE(test_case.at("spec").dump());
     const Schedule schedule = from_keras(test_case.at("spec"));
-    EXPECT_EQ(name_of(schedule), test_case.at("spec").at("class_name"));
+    EXPECT_EQ(test_case.at("spec").at("class_name"), name_of(schedule));
     const Json& steps = test_case.at("steps");
     ASSERT_EQ(steps.size(), test_case.at("values").size());
     ASSERT_FALSE(steps.empty());

@@ -37,7 +37,8 @@ TPUEmbedding make_layer(
     const std::string& table = "users",
     const std::string& feature = "user") {
   const TableConfig config{.name = table, .vocabulary_size = 10, .dim = 2};
-  return {features_of({{feature, make_table(config)}}), optim::Adagrad{}};
+  return TPUEmbedding(
+      features_of({{feature, make_table(config)}}), optim::Adagrad{});
 }
 
 TEST(ShortenTest, KeepsShortTextAndBothEndsOfLongText) {

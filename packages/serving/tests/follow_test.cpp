@@ -139,7 +139,7 @@ TEST(FollowTest, ManyVersionsDoNotPileUp) {
   int64_t after_warm_up = 0;
   size_t most_files = 0;
   for (int64_t version = 2; version <= kVersions; ++version) {
-    model->train(model->random_batch(random));
+    model->learn(model->random_batch(random));
     ASSERT_EQ(publisher.publish(), version);
     ASSERT_TRUE(reader.refresh());
     ASSERT_EQ(reader.version()->number(), version);

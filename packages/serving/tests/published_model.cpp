@@ -137,7 +137,7 @@ Nest<at::Tensor> run(
 
 }  // namespace
 
-void PublishedModel::train(const std::map<std::string, PublishedBatch>& batch) {
+void PublishedModel::learn(const std::map<std::string, PublishedBatch>& batch) {
   embedding->train();
   at::Tensor loss = at::zeros({});
   const Nest<at::Tensor> activations = run(*this, batch);

@@ -51,7 +51,7 @@ struct PublishedModel : torch::nn::Module {
   std::map<std::string, PublishedBatch> random_batch(
       std::mt19937_64& random) const;
   /// One update.
-  void train(const std::map<std::string, PublishedBatch>& batch);
+  void learn(const std::map<std::string, PublishedBatch>& batch);
   /// Activations in evaluation, by feature.
   std::map<std::string, std::vector<float>> evaluate(
       const std::map<std::string, PublishedBatch>& batch);

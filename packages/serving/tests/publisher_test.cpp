@@ -23,7 +23,7 @@ struct PublisherTest : ::testing::Test {
 void train(PublishedModel& model, uint64_t seed, int steps = 1) {
   std::mt19937_64 random(seed);
   for (int i = 0; i < steps; ++i) {
-    model.train(model.random_batch(random));
+    model.learn(model.random_batch(random));
   }
 }
 
@@ -83,7 +83,7 @@ TEST_F(PublisherTest, AVersionHasOnlyTheTouchedRows) {
       }
     }
   }
-  model->train(batch);
+  model->learn(batch);
   publisher.publish();
   // A sequence of more than 3 ids has ids that count for nothing.
   const int64_t expected =

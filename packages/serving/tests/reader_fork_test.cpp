@@ -58,7 +58,7 @@ class ReaderForkTest : public ::testing::Test {
     publish();
   }
   int64_t publish() {
-    model_->train(model_->random_batch(random_));
+    model_->learn(model_->random_batch(random_));
     return publisher_.publish();
   }
 

@@ -49,7 +49,7 @@ struct Published {
   }
   int64_t publish() {
     std::mt19937_64 random(seed++);
-    model->train(model->random_batch(random));
+    model->learn(model->random_batch(random));
     return publisher.publish({.step = static_cast<int64_t>(seed)});
   }
   std::string file(int64_t version, const char* name) const {

@@ -118,7 +118,7 @@ class ServerTest : public ::testing::Test {
   }
 
   void train() {
-    model_->train(model_->random_batch(random_));
+    model_->learn(model_->random_batch(random_));
   }
 
   Server& start(ServerOptions options = {}, ScoreFunction score = {}) {

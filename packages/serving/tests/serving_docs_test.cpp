@@ -30,7 +30,7 @@ TEST_F(ServingDocsTest, PublishesAndReads) {
   const auto model = std::make_shared<PublishedModel>();
   const auto train_step = [&](int64_t step) {
     std::mt19937_64 random(static_cast<uint64_t>(step));
-    model->train(model->random_batch(random));
+    model->learn(model->random_batch(random));
   };
   // snippet: Publisher
   Publisher publisher(model, "published", {.format = RowFormat::kInt8});

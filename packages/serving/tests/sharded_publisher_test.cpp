@@ -16,7 +16,7 @@ class ShardedPublisherTest : public ::testing::TestWithParam<TablePlacement> {
   // Each rank has other examples.
   void train(uint64_t seed) {
     std::mt19937_64 random(1000 * seed + static_cast<uint64_t>(rank()));
-    model_->train(model_->random_batch(random));
+    model_->learn(model_->random_batch(random));
   }
 
   const Strategy strategy_ = sharded({.placement = {{"movies", GetParam()}}});

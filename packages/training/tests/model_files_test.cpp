@@ -59,7 +59,7 @@ TEST(LoadWeightsTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
       first = register_module("first", TPUEmbedding(options));
       second = register_module("second", TPUEmbedding(options));
     }
-    void train() {
+    void accumulate() {
       for (TPUEmbedding& layer : {std::ref(first), std::ref(second)}) {
         layer
             ->forward(
@@ -74,7 +74,7 @@ TEST(LoadWeightsTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
   };
   const MemoryFolder folder;
   ModelImpl model(0);
-  model.train();
+  model.accumulate();
   training::save_weights(model, folder / "run");
   ModelImpl other(1);
   const std::string before = saved(other.first) + saved(other.second);
