@@ -192,20 +192,21 @@ void PublishedModel::describe(const PublishOptions& options) {
 std::vector<std::pair<std::string, at::Tensor>> PublishedModel::dense() const {
   std::vector<std::pair<std::string, at::Tensor>> dense;
   std::vector<std::pair<std::string, at::Tensor>> buffers;
-  // Another module may register a table's tensor, too.
-  const auto is_of_tables = [&](const at::Tensor& tensor) {
-    return std::ranges::any_of(parts_, [&](const Part& part) {
-      const auto parameters = part.module->parameters();
-      return std::ranges::any_of(parameters, [&](const at::Tensor& own) {
-        return own.is_same(tensor);
-      });
-    });
-  };
+  // Another module may register a tensor of the tables, too.
+  std::set<const at::TensorImpl*> of_tables;
+  for (const Part& part : parts_) {
+    for (const at::Tensor& tensor : part.module->parameters()) {
+      of_tables.insert(tensor.unsafeGetTensorImpl());
+    }
+    for (const at::Tensor& tensor : part.module->buffers()) {
+      of_tables.insert(tensor.unsafeGetTensorImpl());
+    }
+  }
   visit_weights(
       *model_,
       "",
       [&](const std::string& name, const at::Tensor& tensor, WeightKind kind) {
-        if (is_of_tables(tensor)) {
+        if (of_tables.contains(tensor.unsafeGetTensorImpl())) {
           return;
         }
         (kind == WeightKind::kParameter ? dense : buffers)
