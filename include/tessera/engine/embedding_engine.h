@@ -252,8 +252,8 @@ class EmbeddingEngine : public TableModule {
   void shutdown();
   bool is_shut_down() const;
 
-  /// Whether this thread has dequeued a training batch, but has neither passed its
-  /// gradients to apply_gradients() nor dropped it.
+  /// Returns true if this thread has dequeued a batch for training, and has neither passed
+  /// its gradients to apply_gradients() nor dropped it.
   bool has_batch_without_gradients() const;
 
  protected:

@@ -40,7 +40,7 @@ inline void check_column_name(
 struct ExampleColumn {
   const char* where;
   const std::string& name;
-  /// What to do about values of another type.
+  /// The advice in the error about values of another type.
   const char* advice =
       "Convert the column, or set its type in the options of the source, which then names the first value of another type.";
 

@@ -480,7 +480,7 @@ class BackendGroup final : public RankGroup {
     return findings;
   }
 
-  // What is wrong with the rank `other`, or an empty text.
+  // Returns what is wrong with the rank `other`, or an empty text.
   std::string find_fault(
       int64_t other,
       const FaultReport& own,

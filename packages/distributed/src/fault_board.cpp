@@ -55,7 +55,7 @@ void decode(const std::vector<uint8_t>& bytes, FaultReports& reports) {
   }
 }
 
-// What the thread of exchange() writes while its caller waits.
+// The thread of exchange() writes these fields while its caller waits.
 struct Shared {
   std::mutex mutex;
   FaultReports reports;

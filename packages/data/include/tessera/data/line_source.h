@@ -40,7 +40,7 @@ class LineSource {
     int64_t first_line_of_file = 0;
   };
 
-  /// Which files a LineSource reads, and how.
+  /// The files that a LineSource reads, and how it reads them.
   struct Options {
     /// Text or gzip files, recognised by their first bytes. They are read one after the
     /// other.

@@ -56,7 +56,7 @@ enum class ExcludedItems {
 ///          c10::TypeError for columns of another kind.
 class NegativeSampler {
  public:
-  /// Which negatives a sampler draws, and which columns it reads.
+  /// The negatives that a sampler draws, and the columns that it reads.
   struct Options {
     /// The column with the item, one integer or text per example.
     std::string item = "item";
