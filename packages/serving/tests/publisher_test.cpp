@@ -458,6 +458,24 @@ TEST_F(PublisherTest, DenseWeightsStepAndMetricsArePublished) {
       0);
 }
 
+// On this strategy, tables are parameters of the layer.
+TEST_F(PublisherTest, TablesThatAnotherModuleSharesAreNoDenseWeights) {
+  const auto model = std::make_shared<PublishedModel>(
+      PublishedModelOptions{.strategy = Strategy::host(), .has_keys = false});
+  const auto tables = model->embedding->parameters();
+  ASSERT_FALSE(tables.empty());
+  for (size_t i = 0; i < tables.size(); ++i) {
+    model->head->register_parameter("tied_" + std::to_string(i), tables[i]);
+  }
+  Publisher(model, path).publish();
+  const Reader reader(path, kByHand);
+  Texts names;
+  for (const Version::DenseWeight& weight : reader.version()->dense()) {
+    names.emplace_back(weight.name);
+  }
+  EXPECT_EQ(names, listed("head.weight, head.bias"));
+}
+
 TEST_F(PublisherTest, DtypesOfDenseWeightsHaveTheirNamesAndSizes) {
   Texts names;
   for (const DenseDtype& known : kDenseDtypes) {
