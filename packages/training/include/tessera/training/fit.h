@@ -156,8 +156,8 @@ History fit(Source&&, Step, ...) = delete;  // FitOptions{...} names the field
 Logs evaluate(Pass& pass, const Metrics& metrics = {});
 
 /// Checks metrics and their names, as fit() does, for an evaluation of your own.
-/// Errors:  c10::ValueError beginning with `where` for a metric that is null, or whose
-///          name is used already.
+/// Errors:  c10::ValueError beginning with `where` for a metric that is null, is named
+///          "loss" or "epoch", or has the name of another metric.
 void check_metrics(const Metrics& metrics, const std::string& where);
 
 }  // namespace tessera::training
