@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expects: FitOptions\{\.\.\.\} tells which field
+// expects: FitOptions\{\.\.\.\} names the field
 #include <tessera/training/fit.h>
 
 #include "tests/misuse/batch.h"
