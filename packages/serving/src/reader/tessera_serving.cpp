@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving/tessera_serving.h>
 
+#include <tessera/common/shorten.h>
+#include <tessera/serving/pipeline.h>
 #include <tessera/serving/reader.h>
 
 #include "src/common/check.h"
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 struct tessera_reader {
-  tessera_reader(const char* directory, tessera::serving::ReaderOptions options)
-      : reader(directory, std::move(options)) {}
-
   tessera::serving::Reader reader;
 };
 
@@ -25,7 +26,25 @@ struct tessera_version {
 
 namespace {
 
-using tessera::serving::FeatureBatch;
+using tessera::serving::Pipeline;
+using tessera::serving::RawColumns;
+using tessera::serving::Version;
+
+// What the pointers of each struct point to.
+struct OwningInfo : tessera_version_info {
+  std::shared_ptr<const Version> version;
+  std::vector<tessera_metric> metric_list;
+  std::vector<tessera_dense_weight> dense_list;
+};
+struct OwningPipeline : tessera_pipeline {
+  Pipeline pipeline;
+  std::vector<tessera::serving::PipelineColumn> column_list;
+  std::vector<tessera_column_info> info_list;
+};
+struct OwningResult : tessera_pipeline_result {
+  tessera::serving::PipelineResult memory;
+  std::vector<tessera_column> feature_list;
+};
 
 std::string& last_error() {
   thread_local std::string message;
@@ -62,7 +81,7 @@ T& checked(T* pointer, const char* name) {
   return *pointer;
 }
 
-const tessera::serving::Version& checked(const tessera_version* version) {
+const Version& checked(const tessera_version* version) {
   return *checked<const tessera_version>(version, "version").version;
 }
 
@@ -79,11 +98,53 @@ size_t checked_number(int64_t number, size_t count, const char* kind) {
 template <class T>
 std::span<T> span_of(T* data, size_t size, const char* name) {
   TESSERA_CHECK_VALUE(
-      data != nullptr || size == 0,
-      "[tessera_serving] {} is NULL, but should have {} entries. Pass a pointer.",
+      size == 0 || (data != nullptr && size <= PTRDIFF_MAX / sizeof(T)),
+      "[tessera_serving] {} should have {} entries, but is {}. Pass a pointer and the number of its entries.",
       name,
-      size);
+      size,
+      data == nullptr ? "NULL" : "shorter");
   return {data, size};
+}
+
+// The row_splits of the feature or column `name`. Empty: each value is an example.
+std::span<const int64_t> splits_of(
+    const std::string& name,
+    const int64_t* row_splits,
+    size_t num_examples,
+    size_t num_values) {
+  TESSERA_CHECK_VALUE(
+      row_splits != nullptr ? num_examples < PTRDIFF_MAX / sizeof(int64_t)
+                            : num_examples == num_values,
+      "[tessera_serving] '{}': num_examples is {}, but there are {} values{}. Correct it.",
+      tessera::shorten(name),
+      num_examples,
+      num_values,
+      row_splits == nullptr ? ", and row_splits is NULL" : "");
+  return {row_splits, row_splits == nullptr ? 0 : num_examples + 1};
+}
+
+RawColumns::Column read_column(const tessera_column& column) {
+  const auto& [name, integers, floats, texts, size, splits, examples] = column;
+  TESSERA_CHECK_VALUE(
+      !integers + !floats + !texts == 2,
+      "[tessera_serving] column '{}' must have integers, floats or texts. Set one of them, and the others to NULL.",
+      tessera::shorten(name));
+  RawColumns::Column result;
+  const auto row_splits = splits_of(name, splits, examples, size);
+  if (!row_splits.empty()) {
+    result.row_splits.emplace(row_splits.begin(), row_splits.end());
+  }
+  if (integers != nullptr) {
+    result.values = std::vector(integers, integers + size);
+  } else if (floats != nullptr) {
+    result.values = std::vector(floats, floats + size);
+  } else {
+    auto& values = result.values.emplace<std::vector<std::string>>(size);
+    for (size_t i = 0; i < size; ++i) {
+      values[i] = texts[i] == nullptr ? "" : texts[i];
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -106,8 +167,8 @@ int tessera_reader_open(
         given.poll_seconds = options->poll_seconds;
       }
     }
-    *out =
-        new tessera_reader(&checked(directory, "directory"), std::move(given));
+    *out = new tessera_reader{
+        tessera::serving::Reader(&checked(directory, "directory"), given)};
     return 0;
   });
 }
@@ -151,6 +212,36 @@ int64_t tessera_version_number(const tessera_version* version) {
 
 int64_t tessera_version_step(const tessera_version* version) {
   return without_exceptions([&] { return checked(version).step(); });
+}
+
+tessera_version_info* tessera_version_describe(const tessera_version* version) {
+  return without_exceptions([&]() -> tessera_version_info* {
+    auto info = std::make_unique<OwningInfo>();
+    info->version = checked<const tessera_version>(version, "version").version;
+    for (const auto& [name, value] : info->version->metrics()) {
+      info->metric_list.push_back({name.c_str(), value});
+    }
+    for (const Version::DenseWeight& weight : info->version->dense()) {
+      info->dense_list.push_back(
+          {.name = weight.name.c_str(),
+           .dtype = weight.dtype.c_str(),
+           .shape = weight.shape.data(),
+           .num_dims = weight.shape.size(),
+           .bytes = weight.bytes.data(),
+           .num_bytes = weight.bytes.size()});
+    }
+    info->base = info->version->base();
+    info->time = info->version->time();
+    info->metrics = info->metric_list.data();
+    info->num_metrics = info->metric_list.size();
+    info->dense = info->dense_list.data();
+    info->num_dense = info->dense_list.size();
+    return info.release();
+  });
+}
+
+void tessera_version_info_release(tessera_version_info* info) {
+  delete static_cast<OwningInfo*>(info);
 }
 
 int64_t tessera_version_feature(
@@ -199,23 +290,14 @@ int64_t tessera_version_lookup(
     float* out,
     size_t out_size) {
   return without_exceptions([&] {
-    const tessera::serving::Version& from = checked(version);
+    const Version& from = checked(version);
     const size_t number =
         checked_number(feature, from.features().size(), "feature");
-    FeatureBatch batch{.ids = span_of(ids, num_ids, "ids")};
-    TESSERA_CHECK_VALUE(
-        row_splits != nullptr ? num_examples < SIZE_MAX / sizeof(int64_t)
-                              : num_examples == num_ids,
-        "[tessera_version_lookup] num_examples is {}, but there are {} ids{}. Correct it.",
-        num_examples,
-        num_ids,
-        row_splits == nullptr ? ", and row_splits is NULL" : "");
-    if (row_splits != nullptr) {
-      batch.row_splits = {row_splits, num_examples + 1};
-    }
-    if (weights != nullptr) {
-      batch.weights = {weights, num_ids};
-    }
+    const tessera::serving::FeatureBatch batch{
+        .ids = span_of(ids, num_ids, "ids"),
+        .row_splits = splits_of(
+            from.features()[number].name, row_splits, num_examples, num_ids),
+        .weights = {weights, weights == nullptr ? 0 : num_ids}};
     const size_t size = from.output_size(number, batch);
     TESSERA_CHECK_VALUE(
         out_size >= size,
@@ -235,7 +317,7 @@ int tessera_version_lookup_rows(
     float* out,
     size_t out_size) {
   return without_exceptions([&] {
-    const tessera::serving::Version& from = checked(version);
+    const Version& from = checked(version);
     const size_t number = checked_number(table, from.tables().size(), "table");
     const auto dim = static_cast<size_t>(from.tables()[number].dim);
     TESSERA_CHECK_VALUE(
@@ -250,4 +332,73 @@ int tessera_version_lookup_rows(
         span_of(out, num_ids * dim, "out"));
     return 0;
   });
+}
+
+tessera_pipeline* tessera_version_pipeline(const tessera_version* version) {
+  return without_exceptions([&]() -> tessera_pipeline* {
+    const Version& from = checked(version);
+    TESSERA_CHECK_VALUE(
+        !from.pipeline().empty(),
+        "[tessera_version_pipeline] version {} has no pipeline. Publish one with PublishOptions::pipeline.",
+        from.number());
+    const auto pipeline = Pipeline::from_json_text(from.pipeline());
+    std::unique_ptr<OwningPipeline> result(
+        new OwningPipeline{{}, pipeline, pipeline.columns(), {}});
+    // The names of PipelineColumn::Type, in the same order.
+    constexpr std::array kTypes{
+        "int64", "float32", "text", "uint64_bits", "numbers", "unknown"};
+    for (const auto& column : result->column_list) {
+      result->info_list.push_back(
+          {.name = column.name.c_str(),
+           .type = kTypes.at(static_cast<size_t>(column.type)),
+           .takes_lists = column.takes_lists ? 1 : 0});
+    }
+    result->columns = result->info_list.data();
+    result->num_columns = result->info_list.size();
+    return result.release();
+  });
+}
+
+void tessera_pipeline_release(tessera_pipeline* pipeline) {
+  delete static_cast<OwningPipeline*>(pipeline);
+}
+
+tessera_pipeline_result* tessera_pipeline_apply(
+    const tessera_pipeline* pipeline,
+    const tessera_column* columns,
+    size_t num_columns) {
+  return without_exceptions([&]() -> tessera_pipeline_result* {
+    const auto& from =
+        static_cast<const OwningPipeline&>(checked(pipeline, "pipeline"));
+    RawColumns batch;
+    for (const auto& column : span_of(columns, num_columns, "columns")) {
+      const std::string name = &checked(column.name, "the name of a column");
+      batch.add(name, read_column(column));
+    }
+    auto result = std::make_unique<OwningResult>();
+    result->memory = from.pipeline.apply(batch);
+    const auto num_examples = static_cast<size_t>(batch.batch_size());
+    for (const auto& [name, feature] : result->memory.features) {
+      const auto& [ids, row_splits] = feature;
+      result->feature_list.push_back(
+          {.name = name.c_str(),
+           .integers = ids.data(),
+           .floats = nullptr,
+           .texts = nullptr,
+           .num_values = ids.size(),
+           .row_splits = row_splits.empty() ? nullptr : row_splits.data(),
+           .num_examples = num_examples});
+    }
+    result->features = result->feature_list.data();
+    result->num_features = result->feature_list.size();
+    result->dense = result->memory.dense.data();
+    result->num_examples = num_examples;
+    result->num_dense = static_cast<size_t>(result->memory.num_dense);
+    result->warning = result->memory.warning.c_str();
+    return result.release();
+  });
+}
+
+void tessera_pipeline_result_release(tessera_pipeline_result* result) {
+  delete static_cast<OwningResult*>(result);
 }

@@ -2,7 +2,7 @@
 #ifndef TESSERA_SERVING_H
 #define TESSERA_SERVING_H
 
-/* The C interface of tessera_serving. reader.h documents the same functions in C++.
+/* The C interface of tessera_serving. reader.h and pipeline.h document the same in C++.
  *
  *   tessera_reader* reader = NULL;
  *   if (tessera_reader_open("published", NULL, &reader) != 0) {
@@ -12,7 +12,12 @@
  *   int64_t movie = tessera_version_feature(version, "movie");
  *
  * Functions that fail return a negative number or NULL. tessera_error() then says why. No
- * exception leaves a function. Any number of threads may use a reader or a version. */
+ * exception leaves a function.
+ *
+ * Close or release each object that a function gives you once, in any order. What its pointers
+ * point to is valid until then. NULL is ignored. No function keeps a pointer to your memory.
+ *
+ * Any number of threads may use the same object at the same time, until one releases it. */
 
 #include <tessera/serving/export.h>
 
@@ -34,8 +39,68 @@ typedef struct tessera_reader_options {
   int copy_to_memory;
 } tessera_reader_options;
 
+/* A dense weight or buffer of the model. See Version::DenseWeight. */
+typedef struct tessera_dense_weight {
+  const char* name;
+  const char* dtype; /* "float32", "int64", ... */
+  const int64_t* shape;
+  size_t num_dims;
+  const void* bytes; /* the numbers in order, without gaps */
+  size_t num_bytes;
+} tessera_dense_weight;
+
+typedef struct tessera_metric {
+  const char* name;
+  double value;
+} tessera_metric;
+
+typedef struct tessera_version_info {
+  int64_t base; /* the version with all rows that this one builds on */
+  double time; /* of publication, in seconds since 1970 */
+  const tessera_metric* metrics;
+  size_t num_metrics;
+  const tessera_dense_weight* dense;
+  size_t num_dense;
+} tessera_version_info;
+
+/* Values of several examples: a column that a pipeline reads, or a feature that it gives.
+ * One of `integers`, `floats` and `texts` has the values, and the others are NULL. INT64_MIN,
+ * NaN, and a text that is empty or NULL are missing values. Texts end with a zero byte. */
+typedef struct tessera_column {
+  const char* name;
+  const int64_t* integers;
+  const float* floats;
+  const char* const* texts;
+  size_t num_values;
+  const int64_t* row_splits; /* as in tessera_version_lookup() */
+  size_t num_examples;
+} tessera_column;
+
+/* See PipelineColumn. */
+typedef struct tessera_column_info {
+  const char* name;
+  /* "int64", "float32", "text", "uint64_bits", "numbers" or "unknown" */
+  const char* type;
+  int takes_lists; /* 1: the column may have row_splits */
+} tessera_column_info;
+
+typedef struct tessera_pipeline {
+  const tessera_column_info* columns; /* that it reads */
+  size_t num_columns;
+} tessera_pipeline;
+
+/* See PipelineResult. */
+typedef struct tessera_pipeline_result {
+  const tessera_column* features; /* in the order of their names */
+  size_t num_features;
+  const float* dense; /* [num_examples, num_dense], row by row */
+  size_t num_examples;
+  size_t num_dense;
+  const char* warning; /* usually empty */
+} tessera_pipeline_result;
+
 /* The message of the last failed call of this thread. The pointer is never NULL, and it is
- * valid until the next call. */
+ * valid until the next call of this thread. */
 TESSERA_SERVING_API const char* tessera_error(void);
 
 /* Opens a directory and writes the reader to `out`. `options` may be NULL.
@@ -44,7 +109,6 @@ TESSERA_SERVING_API int tessera_reader_open(
     const char* directory,
     const tessera_reader_options* options,
     tessera_reader** out);
-/* Accepts NULL. Versions stay valid. */
 TESSERA_SERVING_API void tessera_reader_close(tessera_reader* reader);
 /* Takes the newest version. Returns 1 if it is another one than before, 0 if not, or -1. */
 TESSERA_SERVING_API int tessera_reader_refresh(tessera_reader* reader);
@@ -57,7 +121,6 @@ TESSERA_SERVING_API int tessera_reader_unpin(tessera_reader* reader);
 /* The version that serves now, or NULL after an error. Release it after the request. */
 TESSERA_SERVING_API tessera_version* tessera_reader_version(
     tessera_reader* reader);
-/* Accepts NULL. */
 TESSERA_SERVING_API void tessera_version_release(tessera_version* version);
 /* The number of the version, or -1. */
 TESSERA_SERVING_API int64_t
@@ -65,6 +128,11 @@ tessera_version_number(const tessera_version* version);
 /* The step of the training, or -1. */
 TESSERA_SERVING_API int64_t
 tessera_version_step(const tessera_version* version);
+/* Metrics, dense weights, ... of the version, or NULL. */
+TESSERA_SERVING_API tessera_version_info* tessera_version_describe(
+    const tessera_version* version);
+TESSERA_SERVING_API void tessera_version_info_release(
+    tessera_version_info* info);
 
 /* The number of a feature or table, or -1. */
 TESSERA_SERVING_API int64_t
@@ -101,6 +169,19 @@ TESSERA_SERVING_API int tessera_version_lookup_rows(
     size_t num_ids,
     float* out,
     size_t out_size);
+
+/* The Pipeline that was published with the version, or NULL. Each call reads all
+ * vocabularies, so keep the pipeline for all versions with the same base. */
+TESSERA_SERVING_API tessera_pipeline* tessera_version_pipeline(
+    const tessera_version* version);
+TESSERA_SERVING_API void tessera_pipeline_release(tessera_pipeline* pipeline);
+/* Pipeline::apply(), or NULL. */
+TESSERA_SERVING_API tessera_pipeline_result* tessera_pipeline_apply(
+    const tessera_pipeline* pipeline,
+    const tessera_column* columns,
+    size_t num_columns);
+TESSERA_SERVING_API void tessera_pipeline_result_release(
+    tessera_pipeline_result* result);
 
 #ifdef __cplusplus
 }
