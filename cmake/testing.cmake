@@ -6,6 +6,8 @@ add_compile_options($<$<CONFIG:Release>:-O0>)
 set(TESSERA_UNITY_SIZE 32) # their compiler needs less memory than that of the libraries
 set(tests "${PROJECT_SOURCE_DIR}/tests")
 find_package(Python3 COMPONENTS Interpreter)
+# ./run test installs Debian's packages for Debian's Python.
+find_program(TESSERA_DEBIAN_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
 set(timeout 300) # seconds
 if(CMAKE_CROSSCOMPILING_EMULATOR)
   set(timeout 1800) # emulated programs are slow

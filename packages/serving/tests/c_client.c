@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looks up row 3 and the pooled rows 3 and 5 of a published model, and prints the first number of each:
- * c_client DIRECTORY FEATURE */
+/* Prints what a published model has, and the first number of each row that belongs to the raw values of two users:
+ * c_client DIRECTORY */
 #include <tessera/serving/tessera_serving.h>
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,34 +15,95 @@ static void check(int has_succeeded) {
   }
 }
 
+static void print_info(const tessera_version* version) {
+  tessera_version_info* info = tessera_version_describe(version);
+  size_t i;
+  check(info != NULL);
+  printf(
+      "version %" PRId64 " of base %" PRId64 ", step %" PRId64 "\n",
+      tessera_version_number(version),
+      info->base,
+      tessera_version_step(version));
+  for (i = 0; i < info->num_metrics; ++i) {
+    printf("%s: %.9g\n", info->metrics[i].name, info->metrics[i].value);
+  }
+  for (i = 0; i < info->num_dense; ++i) {
+    printf(
+        "%s: %s, %zu bytes\n",
+        info->dense[i].name,
+        info->dense[i].dtype,
+        info->dense[i].num_bytes);
+  }
+  tessera_version_info_release(info);
+}
+
+static void print_rows(
+    const tessera_version* version,
+    const tessera_column* ids) {
+  const int64_t feature = tessera_version_feature(version, ids->name);
+  const int64_t dim = tessera_version_feature_dim(version, feature);
+  size_t size, i;
+  float* out;
+  check(feature >= 0 && dim >= 0);
+  size = ids->num_examples * (size_t)dim;
+  out = malloc(size * sizeof(float));
+  check(
+      tessera_version_lookup(
+          version,
+          feature,
+          ids->integers,
+          ids->num_values,
+          ids->row_splits,
+          ids->num_examples,
+          NULL,
+          out,
+          size) >= 0);
+  for (i = 0; i < size; i += (size_t)dim) {
+    printf("%s: %.9g\n", ids->name, (double)out[i]);
+  }
+  free(out);
+}
+
+static void print_rows_of_two_users(const tessera_version* version) {
+  // snippet: columns
+  /* The first user has watched one film, and the second one two. The age of the first one is
+   * missing. */
+  const char* films[] = {"Heat", "Alien", "Fargo"};
+  const int64_t row_splits[] = {0, 1, 3};
+  const float ages[] = {NAN, 30.0F};
+  const tessera_column columns[] = {
+      {.name = "watched",
+       .texts = films,
+       .num_values = 3,
+       .row_splits = row_splits,
+       .num_examples = 2},
+      {.name = "age", .floats = ages, .num_values = 2, .num_examples = 2}};
+  tessera_pipeline* pipeline = tessera_version_pipeline(version);
+  check(pipeline != NULL);
+  tessera_pipeline_result* inputs =
+      tessera_pipeline_apply(pipeline, columns, 2);
+  check(inputs != NULL);
+  for (size_t i = 0; i < inputs->num_features; ++i) {
+    print_rows(version, &inputs->features[i]);
+  }
+  printf("age: %.9g and %.9g\n", inputs->dense[0], inputs->dense[1]);
+  tessera_pipeline_result_release(inputs);
+  tessera_pipeline_release(pipeline);
+  // end snippet
+}
+
 int main(int argc, char** argv) {
-  const tessera_reader_options options = {.follow = 1, .poll_seconds = 0.5};
-  const int64_t ids[3] = {3, 3, 5};
-  const int64_t row_splits[3] = {0, 1, 3};
   tessera_reader* reader = NULL;
   tessera_version* version;
-  int64_t feature, dim, written;
-  float* out;
-  if (argc != 3) {
-    fprintf(stderr, "expected a directory and a feature\n");
+  if (argc != 2) {
+    fprintf(stderr, "expected a directory\n");
     return 2;
   }
-  check(tessera_reader_open(argv[1], &options, &reader) == 0);
+  check(tessera_reader_open(argv[1], NULL, &reader) == 0);
   version = tessera_reader_version(reader);
   check(version != NULL);
-  feature = tessera_version_feature(version, argv[2]);
-  check(feature >= 0);
-  dim = tessera_version_feature_dim(version, feature);
-  out = malloc(2 * (size_t)dim * sizeof(float));
-  written = tessera_version_lookup(
-      version, feature, ids, 3, row_splits, 2, NULL, out, 2 * (size_t)dim);
-  check(written == 2 * dim);
-  printf(
-      "version %" PRId64 ": %.9g %.9g\n",
-      tessera_version_number(version),
-      (double)out[0],
-      (double)out[dim]);
-  free(out);
+  print_info(version);
+  print_rows_of_two_users(version);
   tessera_version_release(version);
   tessera_reader_close(reader);
   return 0;

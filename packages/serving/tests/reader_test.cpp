@@ -3,7 +3,6 @@
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
 #include <tessera/serving/short_time_slices.h>
-#include <tessera/serving/tessera_serving.h>
 
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/tests/published_model.h"
@@ -531,65 +530,6 @@ TEST(ReaderTest, EveryAnswerBelongsToOneVersion) {
   }
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(read, 1000);
-}
-
-TEST(CInterfaceTest, NamesMistakesAndThrowsNothing) {
-  Published published;
-  const std::string path = published.folder / "published";
-  tessera_reader* reader = nullptr;
-  EXPECT_EQ(tessera_reader_open(nullptr, nullptr, &reader), -1);
-  EXPECT_STREQ(
-      tessera_error(), "[tessera_serving] directory is NULL. Pass a pointer.");
-  EXPECT_EQ(tessera_reader_open(path.c_str(), nullptr, nullptr), -1);
-  EXPECT_EQ(tessera_reader_open((path + "x").c_str(), nullptr, &reader), -1);
-  EXPECT_EQ(reader, nullptr);
-  EXPECT_EQ(tessera_reader_version(nullptr), nullptr);
-  EXPECT_EQ(tessera_version_number(nullptr), -1);
-  ASSERT_EQ(tessera_reader_open(path.c_str(), nullptr, &reader), 0);
-  tessera_version* version = tessera_reader_version(reader);
-  EXPECT_EQ(tessera_version_feature(version, nullptr), -1);
-  EXPECT_EQ(tessera_version_feature(version, "film"), -1);
-  const int64_t movie = tessera_version_feature(version, "movie");
-  EXPECT_EQ(tessera_version_feature_dim(version, movie), 16);
-  EXPECT_EQ(tessera_version_feature_dim(version, -1), -1);
-  EXPECT_EQ(tessera_version_table_dim(version, 3), -1);
-  const std::vector<int64_t> ids{1, 2};
-  std::vector<float> out(32);
-  const auto lookup = [&](int64_t feature, const int64_t* of, size_t size) {
-    return tessera_version_lookup(
-        version, feature, of, 2, nullptr, 2, nullptr, out.data(), size);
-  };
-  EXPECT_EQ(lookup(movie, ids.data(), 32), 32);
-  EXPECT_EQ(lookup(movie, ids.data(), 31), -1);
-  EXPECT_EQ(lookup(movie, nullptr, 32), -1);
-  EXPECT_EQ(lookup(7, ids.data(), 32), -1);
-  EXPECT_EQ(
-      tessera_version_lookup(
-          version, movie, ids.data(), 2, nullptr, 1, nullptr, out.data(), 32),
-      -1);
-  // Numbers of examples whose row_splits would have more bytes than there are addresses.
-  for (const size_t examples :
-       {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 1, SIZE_MAX / 2, SIZE_MAX / 8}) {
-    EXPECT_EQ(
-        tessera_version_lookup(
-            version,
-            movie,
-            ids.data(),
-            2,
-            ids.data(),
-            examples,
-            nullptr,
-            out.data(),
-            32),
-        -1);
-    EXPECT_CONTAINS(tessera_error(), "num_examples is");
-  }
-  EXPECT_EQ(tessera_reader_rollback(reader, 7), -1);
-  tessera_reader_close(reader);
-  EXPECT_EQ(lookup(movie, ids.data(), 32), 32);  // versions stay valid
-  tessera_version_release(version);
-  tessera_reader_close(nullptr);
-  tessera_version_release(nullptr);
 }
 
 TEST(ShortTimeSlicesTest, OnlyTheCallingThreadHasThem) {

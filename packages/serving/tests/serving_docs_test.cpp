@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of docs/serving.md and of the docstrings.
+#include <tessera/common/json.h>
+#include <tessera/data/feature_pipeline.h>
 #include <tessera/serving/publish_callback.h>
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/server.h>
@@ -163,27 +165,84 @@ TEST_F(ServingDocsTest, PublishesDuringFit) {
   EXPECT_EQ(Reader("published").version()->number(), 1);
 }
 
-TEST_F(ServingDocsTest, AProgramInCReads) {
+// Publishes a model with a pipeline of films and ages.
+std::shared_ptr<PublishedModel> publish_with_pipeline() {
   const auto model = std::make_shared<PublishedModel>();
-  Publisher publisher(model, "published");
-  publisher.publish();
+  save_pipeline(
+      data::FeaturePipeline(
+          {{.name = "watched",
+            .columns = {"watched"},
+            .transform =
+                data::transforms::Vocabulary{
+                    .values = std::vector<std::string>{"Alien", "Heat"}}},
+           {.name = "age",
+            .columns = {"age"},
+            .transform =
+                data::transforms::Normalize{.mean = 40.0, .variance = 100.0}}}),
+      "pipeline.json");
+  Publisher publisher(model, "published", {.pipeline = "pipeline.json"});
+  publisher.publish({.step = 70, .metrics = {{"auc", 0.75}}});
+  return model;
+}
+
+std::string format(const char* text, double first, double second) {
+  char line[200];
+  std::snprintf(line, sizeof(line), text, first, second);
+  return line;
+}
+
+TEST_F(ServingDocsTest, AProgramInCReads) {
+  const auto model = publish_with_pipeline();
   const std::string command = C_CLIENT;
-  ASSERT_EQ(std::system((command + " published watched > out").c_str()), 0);
-  const at::Tensor rows = model->embedding->read_rows("movies", 0, 10);
-  const auto expected_line = [&] {
-    char text[100];
-    std::snprintf(
-        text,
-        sizeof(text),
-        "version 1: %.9g %.9g\n",
-        rows[3][0].item<double>(),
-        static_cast<double>(
-            (rows[3][0].item<float>() + rows[5][0].item<float>()) * 0.5F));
-    return std::string(text);
-  };
-  EXPECT_EQ(read_text("out"), expected_line());
-  EXPECT_NE(std::system((command + " published film 2> errors").c_str()), 0);
-  EXPECT_CONTAINS(read_text("errors"), "there is no feature 'film'");
+  ASSERT_EQ(std::system((command + " published > out").c_str()), 0);
+  // Ids 0 and 1 are those of missing and of unknown films.
+  const at::Tensor rows = model->embedding->read_rows("movies", 0, 4);
+  EXPECT_EQ(
+      read_text("out"),
+      "version 1 of base 1, step 70\nauc: 0.75\n"
+      "head.weight: float32, 16 bytes\nhead.bias: float32, 4 bytes\n" +
+          format(
+              "watched: %.9g\nwatched: %.9g\nage: 0 and -1\n",
+              rows[3][0].item<double>(),
+              static_cast<double>(
+                  (rows[2][0].item<float>() + rows[1][0].item<float>()) *
+                  0.5F)));
+  EXPECT_NE(std::system((command + " nowhere 2> errors").c_str()), 0);
+  EXPECT_CONTAINS(read_text("errors"), "nowhere");
+}
+
+TEST_F(ServingDocsTest, AProgramInPythonReads) {
+  const std::string command = PYTHON_CLIENT;
+  if (command.empty()) {
+    GTEST_SKIP() << "needs python3-numpy, and a build without sanitizers";
+  }
+  // It waits for the first version.
+  std::thread publishing([] {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    publish_with_pipeline();
+  });
+  const std::string values =
+      R"('{"watched": [["Heat"], ["Alien", null], []], "age": [null, 30, 4.5]}')";
+  const int status =
+      std::system((command + " published " + values + " > out").c_str());
+  publishing.join();
+  ASSERT_EQ(status, 0);
+  const std::string out = read_text("out");
+  ASSERT_EQ(out.find("{'auc': 0.75}\nwatched "), size_t{0}) << out;
+  const Json rows = Json::parse(out.substr(out.find('[')));
+  const PublishedBatch batch{.ids = {3, 2, 0}, .row_splits = {0, 1, 3, 3}};
+  const std::vector<float> expected =
+      look_up(*Reader("published").version(), "watched", batch);
+  ASSERT_EQ(rows.size(), size_t{3});
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(rows.at(i / 16).at(i % 16).get<float>(), expected[i]);
+  }
+  const std::string wrong = R"('{"watched": [["Heat"]], "age": [30, 31]}')";
+  EXPECT_NE(
+      std::system((command + " published " + wrong + " 2> errors").c_str()), 0);
+  EXPECT_CONTAINS(
+      read_text("errors"),
+      "[Columns 'age'] expected 1 examples as in the other columns, but got 2.");
 }
 
 }  // namespace tessera::serving::serving_docs_test

@@ -112,14 +112,16 @@ std::span<const int64_t> splits_of(
     const int64_t* row_splits,
     size_t num_examples,
     size_t num_values) {
+  constexpr size_t kMax = PTRDIFF_MAX / sizeof(int64_t);
   TESSERA_CHECK_VALUE(
-      row_splits != nullptr ? num_examples < PTRDIFF_MAX / sizeof(int64_t)
-                            : num_examples == num_values,
-      "[tessera_serving] '{}': num_examples is {}, but there are {} values{}. Correct it.",
+      num_values < kMax &&
+          (row_splits != nullptr ? num_examples < kMax
+                                 : num_examples == num_values),
+      "[tessera_serving] '{}': num_examples can't be {} with {} values{}. Correct it.",
       tessera::shorten(name),
       num_examples,
       num_values,
-      row_splits == nullptr ? ", and row_splits is NULL" : "");
+      row_splits == nullptr ? " and without row_splits" : "");
   return {row_splits, row_splits == nullptr ? 0 : num_examples + 1};
 }
 

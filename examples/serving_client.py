@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Looks up the rows of raw values in a published model, through the C interface. It needs NumPy:
+    python3 serving_client.py libtessera_serving.so published '{"watched": [["Heat"], []], "age": [45, null]}'
+"""
+import json
+import sys
+import time
+from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t
+
+import numpy as np
+
+
+def struct(**fields):
+    return type("Struct", (Structure,), {"_fields_": list(fields.items())})
+
+
+# The structs of tessera_serving.h, without the last fields of some, which this program does not read.
+Handle = struct()
+Metric = struct(name=c_char_p, value=c_double)
+Info = struct(base=c_int64, time=c_double, metrics=POINTER(Metric), num_metrics=c_size_t)
+ColumnInfo = struct(name=c_char_p, type=c_char_p, takes_lists=c_int)
+Pipeline = struct(columns=POINTER(ColumnInfo), num_columns=c_size_t)
+Column = struct(name=c_char_p, integers=POINTER(c_int64), floats=POINTER(c_float), texts=POINTER(c_char_p),
+                num_values=c_size_t, row_splits=POINTER(c_int64), num_examples=c_size_t)
+Result = struct(features=POINTER(Column), num_features=c_size_t)
+# The field of Column and the missing value, by the type of a column. Other types have floats.
+FIELDS = {b"text": ("texts", c_char_p, None), b"int64": ("integers", c_int64, -(2**63))}
+library = CDLL(sys.argv[1])
+library.tessera_error.restype = c_char_p
+
+
+# snippet: client
+def call(name, *arguments, result=c_int64):
+    """Calls a function whose result has this type. Raises the library's error."""
+    function = getattr(library, name)
+    function.restype = result
+    value = function(*arguments)
+    if value < 0 if isinstance(value, int) else not value:
+        raise RuntimeError(library.tessera_error().decode())
+    return value
+
+
+def make_column(info, values):
+    """A column of texts or numbers, with None for missing ones, and with lists if an example has several."""
+    column = Column(name=info.name, num_examples=len(values))
+    if any(isinstance(value, list) for value in values):
+        splits = np.cumsum([0] + [len(value) for value in values]).tolist()
+        column.row_splits = (c_int64 * len(splits))(*splits)
+        values = [value for example in values for value in example]
+    field, kind, missing = FIELDS.get(info.type, ("floats", c_float, np.nan))
+    values = [missing if value is None else value.encode() if field == "texts" else value for value in values]
+    setattr(column, field, (kind * len(values))(*values))
+    column.num_values = len(values)
+    return column
+
+
+def look_up(version, ids):
+    """The rows of a feature: [examples, dim]."""
+    feature = c_int64(call("tessera_version_feature", version, ids.name))
+    out = np.empty((ids.num_examples, call("tessera_version_feature_dim", version, feature)), np.float32)
+    call("tessera_version_lookup", version, feature, ids.integers, c_size_t(ids.num_values), ids.row_splits,
+         c_size_t(ids.num_examples), None, out.ctypes.data_as(POINTER(c_float)), c_size_t(out.size))
+    return out
+
+
+# end snippet
+reader, values = POINTER(Handle)(), json.loads(sys.argv[3])
+while library.tessera_reader_open(sys.argv[2].encode(), None, byref(reader)) != 0:  # there is no version yet
+    time.sleep(0.1)
+version = call("tessera_reader_version", reader, result=POINTER(Handle))
+info = call("tessera_version_describe", version, result=POINTER(Info))
+print({metric.name.decode(): metric.value for metric in info[0].metrics[: info[0].num_metrics]})
+pipeline = call("tessera_version_pipeline", version, result=POINTER(Pipeline))[0]
+columns = [make_column(info, values[info.name.decode()]) for info in pipeline.columns[: pipeline.num_columns]]
+result = call("tessera_pipeline_apply", byref(pipeline), (Column * len(columns))(*columns), c_size_t(len(columns)),
+              result=POINTER(Result))
+for ids in result[0].features[: result[0].num_features]:
+    print(ids.name.decode(), look_up(version, ids).tolist())
+library.tessera_pipeline_result_release(result)  # a server also releases the others when it has new ones
