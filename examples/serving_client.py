@@ -62,9 +62,9 @@ def look_up(version, ids):
     call("tessera_version_lookup", version, feature, ids.integers, c_size_t(ids.num_values), ids.row_splits,
          c_size_t(ids.num_examples), None, out.ctypes.data_as(POINTER(c_float)), c_size_t(out.size))
     return out
-
-
 # end snippet
+
+
 reader, values = POINTER(Handle)(), json.loads(sys.argv[3])
 while library.tessera_reader_open(sys.argv[2].encode(), None, byref(reader)) != 0:  # there is no version yet
     time.sleep(0.1)

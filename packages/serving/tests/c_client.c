@@ -27,12 +27,12 @@ static void print_info(const tessera_version* version) {
   for (i = 0; i < info->num_metrics; ++i) {
     printf("%s: %.9g\n", info->metrics[i].name, info->metrics[i].value);
   }
-  for (i = 0; i < info->num_dense; ++i) {
+  for (i = 0; i < info->num_dense_weights; ++i) {
     printf(
         "%s: %s, %zu bytes\n",
-        info->dense[i].name,
-        info->dense[i].dtype,
-        info->dense[i].num_bytes);
+        info->dense_weights[i].name,
+        info->dense_weights[i].dtype,
+        info->dense_weights[i].num_bytes);
   }
   tessera_version_info_release(info);
 }

@@ -257,8 +257,8 @@ TEST(CInterfaceTest, VersionsAreDescribed) {
   EXPECT_EQ(info->metrics[0].value, 0.75);
   EXPECT_STREQ(info->metrics[1].name, "loss");
   EXPECT_EQ(info->metrics[1].value, 0.25);
-  ASSERT_EQ(info->num_dense, size_t{2});
-  const tessera_dense_weight& weight = info->dense[0];
+  ASSERT_EQ(info->num_dense_weights, size_t{2});
+  const tessera_dense_weight& weight = info->dense_weights[0];
   EXPECT_STREQ(weight.name, "head.weight");
   EXPECT_STREQ(weight.dtype, "float32");
   EXPECT_EQ(
@@ -268,7 +268,7 @@ TEST(CInterfaceTest, VersionsAreDescribed) {
   expect_same_bits(
       {static_cast<const float*>(weight.bytes), 4},
       {published.model->head->weight.const_data_ptr<float>(), 4});
-  EXPECT_STREQ(info->dense[1].name, "head.bias");
+  EXPECT_STREQ(info->dense_weights[1].name, "head.bias");
   tessera_version_info_release(info);
 }
 
@@ -410,9 +410,9 @@ TEST(CInterfaceTest, EachObjectIsReleasedInAnyOrder) {
       ids_of(result->features[0]),
       to_vector(
           std::get<at::Tensor>(trained_batch().features.at("movie").leaf())));
-  EXPECT_STREQ(info->dense[0].name, "head.weight");
+  EXPECT_STREQ(info->dense_weights[0].name, "head.weight");
   EXPECT_EQ(
-      *static_cast<const float*>(info->dense[0].bytes),
+      *static_cast<const float*>(info->dense_weights[0].bytes),
       published.model->head->weight[0][0].item<float>());
   tessera_version_info_release(info);
   tessera_pipeline_result_release(result);

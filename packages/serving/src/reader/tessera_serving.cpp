@@ -13,7 +13,6 @@
 #include <memory>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 struct tessera_reader {
@@ -236,8 +235,8 @@ tessera_version_info* tessera_version_describe(const tessera_version* version) {
     info->time = info->version->time();
     info->metrics = info->metric_list.data();
     info->num_metrics = info->metric_list.size();
-    info->dense = info->dense_list.data();
-    info->num_dense = info->dense_list.size();
+    info->dense_weights = info->dense_list.data();
+    info->num_dense_weights = info->dense_list.size();
     return info.release();
   });
 }

@@ -59,8 +59,8 @@ typedef struct tessera_version_info {
   double time; /* of publication, in seconds since 1970 */
   const tessera_metric* metrics;
   size_t num_metrics;
-  const tessera_dense_weight* dense;
-  size_t num_dense;
+  const tessera_dense_weight* dense_weights;
+  size_t num_dense_weights;
 } tessera_version_info;
 
 /* Values of several examples: a column that a pipeline reads, or a feature that it gives.
@@ -76,10 +76,10 @@ typedef struct tessera_column {
   size_t num_examples;
 } tessera_column;
 
-/* See PipelineColumn. */
+/* A column that a pipeline reads. Its type is "int64", "float32", "text", "uint64_bits",
+ * "numbers" or "unknown". See PipelineColumn::Type. */
 typedef struct tessera_column_info {
   const char* name;
-  /* "int64", "float32", "text", "uint64_bits", "numbers" or "unknown" */
   const char* type;
   int takes_lists; /* 1: the column may have row_splits */
 } tessera_column_info;
