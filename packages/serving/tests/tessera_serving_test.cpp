@@ -226,6 +226,7 @@ TEST(CInterfaceTest, PipelinesGiveWhatTheTrainerGives) {
       std::get<RaggedFeature>(trained.features.at("watched").leaf());
   EXPECT_EQ(ids_of(features[1]), to_vector(watched.values));
   EXPECT_EQ(features[1].num_examples, size_t{3});
+  ASSERT_NE(features[1].row_splits, nullptr);
   EXPECT_EQ(
       std::vector(features[1].row_splits, features[1].row_splits + 4),
       to_vector(watched.row_splits));

@@ -160,16 +160,13 @@ int tessera_reader_open(
     tessera_reader** out) {
   return without_exceptions([&] {
     checked(out, "out") = nullptr;
-    tessera::serving::ReaderOptions given;
-    if (options != nullptr) {
-      given.follow = options->follow != 0;
-      given.copy_to_memory = options->copy_to_memory != 0;
-      if (options->poll_seconds != 0.0) {
-        given.poll_seconds = options->poll_seconds;
-      }
-    }
-    *out = new tessera_reader{
-        tessera::serving::Reader(&checked(directory, "directory"), given)};
+    const auto [follow, poll_seconds, copy_to_memory] =
+        options != nullptr ? *options : tessera_reader_options{1, 0.0, 0};
+    *out = new tessera_reader{tessera::serving::Reader(
+        &checked(directory, "directory"),
+        {.follow = follow != 0,
+         .poll_seconds = poll_seconds == 0.0 ? 1.0 : poll_seconds,
+         .copy_to_memory = copy_to_memory != 0})};
     return 0;
   });
 }
