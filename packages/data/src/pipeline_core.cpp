@@ -172,11 +172,23 @@ void PipelineCore::check_types() {
   }
 }
 
+bool PipelineCore::leaves_out(const PipelineInputs& inputs, const Step& step)
+    const {
+  return inputs.is_partial &&
+      !std::all_of(
+             step.columns.begin(), step.columns.end(), [&](size_t position) {
+               return inputs.columns[position].has_value();
+             });
+}
+
 // Checks the columns of a batch. The error names all columns that don't fit.
 void PipelineCore::check_inputs(const PipelineInputs& inputs) const {
   std::string problems;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Step& step : steps_) {
+    if (leaves_out(inputs, step)) {
+      continue;
+    }
     for (const size_t position : step.columns) {
       const std::string& name = columns_[position].name;
       const auto add_problem = [&](const std::string& problem) {
@@ -219,10 +231,10 @@ std::string PipelineCore::remember_types(const PipelineInputs& inputs) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const size_t position : hashed_) {
     const std::string& name = columns_[position].name;
-    const ColumnView& column = *inputs.columns[position];
-    if (column.size() == 0) {
+    if (!inputs.columns[position] || inputs.columns[position]->size() == 0) {
       continue;
     }
+    const ColumnView& column = *inputs.columns[position];
     const auto [entry, is_new] = types_.try_emplace(name, column.type());
     TESSERA_CHECK_VALUE(
         is_same_kind(entry->second, column),
@@ -257,6 +269,9 @@ std::string PipelineCore::apply(
   float* dense = memory.make_dense();
   std::vector<const ColumnView*> columns;
   for (const Step& step : steps_) {
+    if (leaves_out(inputs, step)) {
+      continue;
+    }
     columns.clear();
     for (const size_t position : step.columns) {
       columns.push_back(&*inputs.columns[position]);

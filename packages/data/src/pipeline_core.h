@@ -42,6 +42,9 @@ struct PipelineInputs {
   std::vector<std::optional<ColumnView>> columns;
   /// The names of all columns of the batch, for messages.
   std::vector<std::string_view> names;
+  /// Leaves out the outputs of which the batch lacks a column. Their numbers stay as they
+  /// are.
+  bool is_partial = false;
 };
 
 /// Gives the memory for the results of a pipeline.
@@ -121,6 +124,7 @@ class PipelineCore {
 
   void add_columns(Step& step);
   void check_types();
+  bool leaves_out(const PipelineInputs& inputs, const Step& step) const;
   void check_inputs(const PipelineInputs& inputs) const;
   std::string remember_types(const PipelineInputs& inputs) const;
 

@@ -259,11 +259,11 @@ TEST_F(ProgramTest, TheCodeOfTheDocsRuns) {
       parse_json(HttpClient(server.port()).get("/version").body);
   EXPECT_EQ(
       version["inputs"].dump(),
-      R"([{"name":"user","side":"user","values":"ids","width":0},)"
-      R"({"name":"watched","side":"user","values":"ids","width":0},)"
-      R"({"name":"movie","side":"candidates","values":"ids","width":0},)"
-      R"({"name":"session","side":"user","values":"ids","width":0},)"
-      R"({"name":"tags","side":"candidates","values":"ids","width":0},)"
+      R"([{"name":"user","side":"user","values":"ids","width":0,"vocabulary_size":50},)"
+      R"({"name":"watched","side":"user","values":"ids","width":0,"vocabulary_size":80},)"
+      R"({"name":"movie","side":"candidates","values":"ids","width":0,"vocabulary_size":80},)"
+      R"({"name":"session","side":"user","values":"ids","width":0,"vocabulary_size":80},)"
+      R"({"name":"tags","side":"candidates","values":"ids","width":0,"vocabulary_size":80},)"
       R"({"name":"age","side":"user","values":"numbers","width":1},)"
       R"({"name":"price","side":"candidates","values":"numbers","width":2}])");
 }

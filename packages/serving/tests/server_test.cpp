@@ -238,7 +238,7 @@ TEST_F(ServerTest, TellsTheInputsOfTheScoreFunction) {
   EXPECT_EQ(
       json_of(HttpClient(server.port()).get("/version"))["inputs"].dump(),
       R"([{"name":"age","side":"user","values":"numbers","width":2},)"
-      R"({"name":"movie","side":"candidates","values":"ids","width":0}])");
+      R"({"name":"movie","side":"candidates","values":"ids","width":0,"vocabulary_size":3000}])");
 }
 
 TEST_F(ServerTest, TellsOfAProblem) {
@@ -427,7 +427,7 @@ TEST_F(ServerTest, TextIsRefusedWithWhatToDo) {
     expect_error(
         post(path, body),
         400,
-        "The server takes no text, and this version has no pipeline. Send the ids and numbers with which the model was trained");
+        "This version has no pipeline, so the server takes no text. Send the ids and numbers with which the model was trained");
   }
   // With a pipeline, the ids and numbers are those of the pipeline.
   const std::string pipeline = folder_ / "pipeline.json";
@@ -450,7 +450,7 @@ TEST_F(ServerTest, TextIsRefusedWithWhatToDo) {
           .post("/score", R"({"candidates":{"movie":["Heat"]}})"),
       400,
       "candidates.movie: expected an id, which is an integer from -2^63 to 2^63 - 1, but got \"Heat\". "
-      "The server takes no text. Apply the pipeline of this version in the client, and send its ids and numbers");
+      "The pipeline has the columns title.");
 }
 
 TEST_F(ServerTest, RefusesAnAnswerThatIsTooLong) {

@@ -419,6 +419,11 @@ std::vector<ScoreInputInfo> ProgramScorer::inputs() const {
   return inputs_of(state_->current()->signature());
 }
 
+std::shared_ptr<const Version> ProgramScorer::version() const {
+  const std::shared_ptr<const Program> program = state_->current();
+  return {program, &program->version()};
+}
+
 std::vector<ScoreResult> ProgramScorer::operator()(
     std::span<const ScoreRequest> requests) const {
   if (requests.empty()) {

@@ -61,6 +61,17 @@ class ResultMemory final : public data::PipelineMemory, public data::IdsMemory {
   IdLists* feature_ = nullptr;
 };
 
+PipelineResult run(
+    const data::PipelineCore& core,
+    const data::PipelineInputs& inputs,
+    const RawColumns& columns) {
+  PipelineResult result{
+      .batch_size = columns.batch_size(), .num_dense = core.num_dense()};
+  ResultMemory memory(result);
+  result.warning = core.apply(inputs, memory);
+  return result;
+}
+
 }  // namespace
 
 struct Pipeline::State {
@@ -81,13 +92,18 @@ void RawColumns::add(std::string name, Column column) {
   }
   data::check_added_column(
       name,
-      std::any_of(
-          entries_.begin(),
-          entries_.end(),
-          [&](const Entry& entry) { return entry.first == name; }),
+      find(name) != nullptr,
       entries_.empty() ? std::nullopt : std::optional(batch_size()),
       view.batch_size());
   entries_.emplace_back(std::move(name), std::move(column));
+}
+
+const RawColumns::Column* RawColumns::find(std::string_view name) const& {
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.first == name;
+      });
+  return found == entries_.end() ? nullptr : &found->second;
 }
 
 int64_t RawColumns::batch_size() const {
@@ -110,12 +126,21 @@ Pipeline Pipeline::from_json_text(std::string_view text) {
 }
 
 PipelineResult Pipeline::apply(const RawColumns& columns) const {
-  PipelineResult result{
-      .batch_size = columns.batch_size(), .num_dense = num_dense()};
-  ResultMemory memory(result);
-  result.warning = state_->core.apply(
-      state_->core.make_inputs(columns.entries(), view_of), memory);
-  return result;
+  return run(
+      state_->core,
+      state_->core.make_inputs(columns.entries(), view_of),
+      columns);
+}
+
+PipelineResult Pipeline::apply_present(const RawColumns& columns) const {
+  data::PipelineInputs inputs =
+      state_->core.make_inputs(columns.entries(), view_of);
+  inputs.is_partial = true;
+  return run(state_->core, inputs, columns);
+}
+
+const data::PipelineCore& Pipeline::core() const& {
+  return state_->core;
 }
 
 std::vector<PipelineColumn> Pipeline::columns() const {

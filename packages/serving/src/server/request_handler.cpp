@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 #include <tessera/serving/short_time_slices.h>
 
-#include "packages/serving/src/server/request_json.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
@@ -70,8 +69,14 @@ std::string_view without_place(std::string_view message) {
   return has_place ? message.substr(end + 2) : message;
 }
 
+// A name in the brackets stays: [Columns 'year'] becomes "Columns 'year':".
 HttpResponse refusal(std::string_view problem) {
-  return error_response(400, without_place(problem));
+  std::string text(without_place(problem));
+  const size_t end = text.find("'] ");
+  if (text.starts_with('[') && end != std::string::npos) {
+    text = text.substr(1, end) + ":" + text.substr(end + 2);
+  }
+  return error_response(400, text);
 }
 
 // Makes the response for the exception that is being handled. The response describes the
@@ -112,6 +117,11 @@ RequestHandler::RequestHandler(
       options_(options),
       score_(std::move(score)),
       queue_(options) {
+  try {
+    pipelines_.pipeline_of(*reader_->version(), options_);
+  } catch (const std::invalid_argument& error) {  // each request gets it, too
+    log_error(error.what());
+  }
   try {
     for (int64_t i = 0; i < options.threads; ++i) {
       threads_.emplace_back([this] { run(); });
@@ -179,12 +189,11 @@ HttpResponse RequestHandler::get(const std::string& path) {
     return {.body = health_text(*version, status)};
   }
   if (path == "/version") {
-    return {
-        .body = version_text(
-            *version,
-            status,
-            options_.inputs ? options_.inputs()
-                            : std::vector<ScoreInputInfo>())};
+    try {
+      return {.body = version_text(context_of(*version), status)};
+    } catch (...) {
+      return response_of_exception();
+    }
   }
   return {
       .body = metrics_.text(
@@ -268,8 +277,8 @@ void RequestHandler::run() {
 
 HttpResponse RequestHandler::look_up(const Job& job) {
   try {
-    LookupAnswer answer =
-        answer_lookup(job.body, *reader_->version(), options_);
+    const std::shared_ptr<const Version> version = reader_->version();
+    LookupAnswer answer = answer_lookup(job.body, context_of(*version));
     metrics_.count_lookups(answer.ids);
     return {.body = std::move(answer.body)};
   } catch (...) {
@@ -277,12 +286,43 @@ HttpResponse RequestHandler::look_up(const Job& job) {
   }
 }
 
+RequestContext RequestHandler::context_of(const Version& version) {
+  return {
+      .version = version,
+      .options = options_,
+      .pipeline = pipelines_.pipeline_of(version, options_),
+      .inputs =
+          options_.inputs ? options_.inputs() : std::vector<ScoreInputInfo>()};
+}
+
+std::shared_ptr<const Version> RequestHandler::version_of_scores() const {
+  return options_.version ? options_.version() : reader_->version();
+}
+
+// A score function may take a new version after the request was read. Returns whether this
+// version has the same pipeline.
+bool RequestHandler::has_pipeline_of(
+    const RequestContext& context,
+    int64_t version) {
+  if (context.pipeline == nullptr || version == 0 ||
+      version == context.version.number()) {
+    return true;
+  }
+  const std::shared_ptr<const Version> newest = version_of_scores();
+  return newest->number() == version &&
+      pipelines_.pipeline_of(*newest, options_) == context.pipeline;
+}
+
 void RequestHandler::score(std::vector<JobPtr> jobs) {
+  const std::shared_ptr<const Version> version = version_of_scores();
+  std::optional<RequestContext> context;
   std::vector<ScoreRequest> requests;
   std::erase_if(jobs, [&](const JobPtr& job) {
     try {
-      requests.push_back(
-          read_score_request(job->body, *reader_->version(), options_));
+      if (!context) {
+        context.emplace(context_of(*version));
+      }
+      requests.push_back(read_score_request(job->body, *context));
       return false;
     } catch (...) {
       job->reply(response_of_exception());
@@ -290,13 +330,14 @@ void RequestHandler::score(std::vector<JobPtr> jobs) {
     }
   });
   if (!jobs.empty()) {
-    score_together(requests, jobs);
+    score_together(requests, jobs, *context);
   }
 }
 
 void RequestHandler::score_together(
     std::span<const ScoreRequest> requests,
-    std::span<const JobPtr> jobs) {
+    std::span<const JobPtr> jobs,
+    const RequestContext& context) {
   metrics_.count_batch(requests.size());
   std::vector<ScoreResult> results;
   try {
@@ -313,14 +354,17 @@ void RequestHandler::score_together(
     }
     // One wrong request should not fail the others.
     for (size_t i = 0; i < requests.size(); ++i) {
-      score_together(requests.subspan(i, 1), jobs.subspan(i, 1));
+      score_together(requests.subspan(i, 1), jobs.subspan(i, 1), context);
     }
     return;
   }
   for (size_t i = 0; i < requests.size(); ++i) {
     HttpResponse response;
     try {
-      if (results[i].error.empty()) {
+      if (!has_pipeline_of(context, results[i].version)) {
+        response = busy_response(
+            "A version with another pipeline arrived during the request. Try again.");
+      } else if (results[i].error.empty()) {
         response.body = write_score_result(results[i], requests[i]);
         metrics_.count_candidates(requests[i].num_candidates);
       } else {

@@ -5,6 +5,8 @@
 #include <tessera/serving/server.h>
 
 #include "packages/serving/src/server/http_message.h"
+#include "packages/serving/src/server/published_pipeline.h"
+#include "packages/serving/src/server/request_json.h"
 #include "packages/serving/src/server/request_queue.h"
 #include "packages/serving/src/server/server_metrics.h"
 
@@ -65,12 +67,18 @@ class RequestHandler {
   void score(std::vector<JobPtr> jobs);
   void score_together(
       std::span<const ScoreRequest> requests,
-      std::span<const JobPtr> jobs);
+      std::span<const JobPtr> jobs,
+      const RequestContext& context);
+  RequestContext context_of(const Version& version);
+  // The version that the score function uses.
+  std::shared_ptr<const Version> version_of_scores() const;
+  bool has_pipeline_of(const RequestContext& context, int64_t version);
 
   std::shared_ptr<Reader> reader_;
   const ServerOptions& options_;
   ScoreFunction score_;
   ServerMetrics metrics_;
+  PipelineCache pipelines_;
   RequestQueue queue_;
   std::vector<std::thread> threads_;
 };

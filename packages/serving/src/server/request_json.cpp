@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/server/request_json.h"
 
-#include <tessera/common/json_text.h>
-#include <tessera/common/json_value.h>
-#include <tessera/common/shorten.h>
-
 #include "packages/serving/src/server/http_message.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
@@ -12,12 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
-#include <iterator>
-#include <limits>
+#include <set>
 #include <span>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace tessera::serving {
@@ -28,156 +26,6 @@ constexpr const char* kLookupWhere = "/lookup";
 
 // An answer has at most so many numbers, because each takes about ten bytes of text.
 constexpr size_t kMaxNumbers = size_t{1} << 22;
-
-std::span<const Json> rows_of(const Json& list) {
-  return list.get_ref<const Json::array_t&>();
-}
-
-// Whether the rows are lists, as the first row shows. False if there are no rows.
-bool are_lists(std::span<const Json> rows) {
-  return !rows.empty() && rows.front().is_array();
-}
-
-// Reads the lists of a request in JSON, and counts their values.
-// Errors:  std::invalid_argument that begins with the path of the request and says where in
-//          the JSON the wrong value is.
-class RequestValues {
- public:
-  // `where` is the path of the request, such as "/score".
-  RequestValues(
-      std::string where,
-      const Version& version,
-      const ServerOptions& options)
-      : where_(std::move(where)),
-        version_(version),
-        options_(options),
-        left_(options.max_ids) {}
-
-  // The object in the text. It must not have other keys than `known`.
-  Json parse(std::string_view text, const std::vector<std::string>& known) {
-    // No request needs deeper JSON.
-    constexpr size_t kDepth = 8;
-    Json json = parse_json(
-        text,
-        "[" + where_ + "]",
-        {.bytes = static_cast<size_t>(options_.max_body_bytes),
-         .depth = kDepth,
-         .list_size = static_cast<size_t>(options_.max_ids)});
-    check_known_keys(json, known, where_);
-    return json;
-  }
-
-  // Reads rows of one id or of a list of ids. The first row decides which. `name` is the
-  // place in the JSON, such as "candidates.movie".
-  IdLists read_id_rows(std::span<const Json> rows, const std::string& name) {
-    IdLists read;
-    const auto append = [&](std::span<const Json> ids) {
-      count(ids.size());
-      for (const Json& id : ids) {
-        read.ids.push_back(read_id(id, name));
-      }
-    };
-    if (!are_lists(rows)) {
-      append(rows);
-      return read;
-    }
-    read.row_splits.push_back(0);
-    for (const Json& row : rows) {
-      append(row_of(row, name));
-      read.row_splits.push_back(std::ssize(read.ids));
-    }
-    return read;
-  }
-
-  // The entries of `json`. Refuses a value that is not a list.
-  std::span<const Json> list_of(
-      const Json& json,
-      const std::string& name,
-      const char* expected = "a list") const {
-    if (!json.is_array()) {
-      refuse(json, name, expected);
-    }
-    return rows_of(json);
-  }
-  // The entries of one of several rows.
-  std::span<const Json> row_of(const Json& row, const std::string& name) const {
-    return list_of(row, name, "a list, as the first entry is");
-  }
-
-  // Appends the numbers of a list that has no lists in it.
-  void append_numbers(
-      std::span<const Json> list,
-      const std::string& name,
-      std::vector<float>& numbers) {
-    count(list.size());
-    for (const Json& number : list) {
-      numbers.push_back(read_number(number, name));
-    }
-  }
-
-  // Counts values against the limit.
-  void count(size_t values) {
-    left_ -= static_cast<int64_t>(values);
-    TESSERA_CHECK_VALUE(
-        left_ >= 0,
-        "[{}] expected at most {} ids, numbers and rows, but got more. Send fewer in one request.",
-        where_,
-        options_.max_ids);
-  }
-
-  // Refuses the value of `name`, which should be what `expected` says.
-  [[noreturn]] void refuse(
-      const Json& json,
-      const std::string& name,
-      std::string_view expected) const {
-    const std::string got = json.is_array() ? "a list"
-        : json.is_object()                  ? "an object"
-                                            : shorten(text_of(json));
-    checks::fail<checks::ValueError>(
-        {__func__, __FILE__, __LINE__},
-        "[{}] {}: expected {}, but got {}.{}",
-        where_,
-        shorten(name),
-        expected,
-        got,
-        json.is_string() ? advice_for_text() : "");
-  }
-
- private:
-  int64_t read_id(const Json& json, const std::string& name) const {
-    // nlohmann reads an integer beyond 64 bits as a floating point number.
-    if (!json.is_number_integer() ||
-        (json.is_number_unsigned() &&
-         json.get<uint64_t>() >
-             static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
-      refuse(json, name, "an id, which is an integer from -2^63 to 2^63 - 1");
-    }
-    return json.get<int64_t>();
-  }
-
-  float read_number(const Json& json, const std::string& name) const {
-    const double number = json.is_number() ? json.get<double>() : INFINITY;
-    // Doubles from kEnd on round to infinity. The shortest text of the largest float,
-    // 3.4028235e+38, is a little larger than that float as a double, but below kEnd.
-    constexpr double kEnd = 0x1.ffffffp127;
-    if (!(std::abs(number) < kEnd)) {
-      refuse(json, name, "a number in the range of float32");
-    }
-    constexpr double kMax = std::numeric_limits<float>::max();
-    return static_cast<float>(std::clamp(number, -kMax, kMax));
-  }
-
-  const char* advice_for_text() const {
-    return version_.pipeline().empty()
-        ? " The server takes no text, and this version has no pipeline. Send the ids and numbers with which the model was trained."
-        : " The server takes no text. Apply the pipeline of this version in the client, and send its ids and numbers, as docs/serving.md shows under \"Raw values\".";
-  }
-
-  std::string where_;
-  const Version& version_;
-  const ServerOptions& options_;
-  int64_t left_;
-};
 
 // Reads the weights, which must have the shape of the ids.
 std::vector<float> read_weights(
@@ -229,50 +77,254 @@ void append_vectors(
 
 constexpr const char* kScoreWhere = "/score";
 
-class ScoreReader {
+// Reads the inputs of a request: ids and numbers, and columns from which the pipeline makes
+// them.
+class InputReader {
  public:
-  ScoreReader(const Version& version, const ServerOptions& options)
-      : version_(version), values_(kScoreWhere, version, options) {}
+  // What the names of an object may be. kAny: of columns, features and inputs of numbers.
+  enum class Form { kAny, kColumns, kIds };
 
-  ScoreRequest read(std::string_view body) {
-    const Json json = values_.parse(body, {"user", "candidates"});
-    ScoreRequest request;
-    if (json.contains("user")) {
-      check_kind(
-          json["user"].is_object(),
-          json["user"],
-          "an object with the inputs of the user",
-          kScoreWhere);
-      for (const auto& [name, value] : json["user"].items()) {
-        request.user.push_back(
-            read_input(name, "user." + name, std::span(&value, 1)));
+  // `where` is the path of the request.
+  InputReader(const char* where, const RequestContext& context)
+      : where_(where), context_(context), values_(where, context) {}
+
+  RequestValues& values() {
+    return values_;
+  }
+
+  // Reads an object of inputs. `place` is its name in the request.
+  void read(
+      const Json& entries,
+      const std::string& place,
+      bool is_of_user,
+      Form form = Form::kAny) {
+    for (const auto& [name, value] : entries.items()) {
+      const std::string here = place + "." + name;
+      if (context_.pipeline != nullptr && form == Form::kAny &&
+          value.is_object() && (name == "columns" || name == "ids")) {
+        is_clear_ = true;
+        const bool has_ids = name == "ids";
+        read(value, here, is_of_user, has_ids ? Form::kIds : Form::kColumns);
+        continue;
+      }
+      if (!is_of_user) {
+        check_candidates(name, here, value);
+      }
+      const std::span<const Json> rows =
+          is_of_user ? std::span(&value, 1) : rows_of(value);
+      values_.count(!is_of_user && are_lists(rows) ? rows.size() : 0);
+      if (const auto* column = find_column(name, here, value, form)) {
+        add_column(
+            *column, values_.read_column(rows, here, *column), is_of_user);
+        is_clear_ = is_clear_ || form == Form::kColumns;
+      } else {
+        (is_of_user ? request_.user : request_.candidates)
+            .push_back(read_input(name, here, rows));
       }
     }
-    const Json& candidates = field_of(json, "candidates", kScoreWhere);
+  }
+
+  // The inputs, with those that the pipeline makes.
+  ScoreRequest finish() {
     TESSERA_CHECK_VALUE(
-        candidates.is_object() && !candidates.empty(),
-        "[{}] candidates: expected an object with one list per input, such as {{\"movie\":[3,1,4]}}.",
-        kScoreWhere);
-    for (const auto& [name, list] : candidates.items()) {
-      check_candidates(request, name, list);
-      request.num_candidates = static_cast<int64_t>(list.size());
-      const auto rows = rows_of(list);
-      values_.count(are_lists(rows) ? rows.size() : 0);
-      request.candidates.push_back(
-          read_input(name, "candidates." + name, rows));
+        unclear_.empty() || is_clear_,
+        "[{}] '{}' is a column of the pipeline and an input of the model, so its numbers could be raw values, or ids and numbers that the pipeline has made. Put raw values into \"columns\", as in {{\"user\":{{\"columns\":{{...}}}}}}, and ids into \"ids\".",
+        where_,
+        shorten(unclear_));
+    if (!user_.entries().empty() || !candidates_.entries().empty()) {
+      compute_columns();
+      add_made();
     }
-    return request;
+    return std::move(request_);
   }
 
  private:
   bool is_feature(const std::string& name) const {
-    const std::vector<Version::FeatureInfo>& features = version_.features();
-    return std::any_of(
-        features.begin(),
-        features.end(),
-        [&](const Version::FeatureInfo& feature) {
-          return feature.name == name;
-        });
+    return find_named(context_.version.features(), name) != nullptr;
+  }
+
+  // The column of an entry, or nullptr for ids and numbers.
+  const PipelineColumn* find_column(
+      const std::string& name,
+      const std::string& place,
+      const Json& value,
+      Form form) {
+    const PipelineColumn* column =
+        context_.pipeline == nullptr || form == Form::kIds
+        ? nullptr
+        : find_named(context_.pipeline->columns, name);
+    if (form == Form::kColumns && column == nullptr) {
+      values_.refuse(
+          value,
+          place,
+          "a column, which are " +
+              join_names(context_.pipeline->columns, shortened_name));
+    }
+    if (form == Form::kIds && !is_feature(name)) {
+      values_.refuse(
+          value,
+          place,
+          "a feature, which are " +
+              join_names(context_.version.features(), shortened_name));
+    }
+    TESSERA_CHECK_VALUE(
+        column != nullptr ? !user_.find(name) && !candidates_.find(name)
+                          : inputs_.insert(name).second,
+        "[{}] the request has '{}' twice. Name each input once.",
+        where_,
+        shorten(name));
+    return column;
+  }
+
+  // Clients that apply the pipeline themselves send ids and numbers by the names of inputs.
+  // Their requests must not be taken for raw values.
+  void add_column(
+      const PipelineColumn& column,
+      RawColumns::Column values,
+      bool is_of_user) {
+    const auto& outputs = context_.pipeline->pipeline.core().outputs();
+    if (std::holds_alternative<std::vector<std::string>>(values.values) ||
+        (!is_feature(column.name) && !find_named(outputs, column.name) &&
+         !find_named(context_.inputs, column.name))) {
+      is_clear_ = true;
+    } else {
+      unclear_ = column.name;
+    }
+    (is_of_user ? user_ : candidates_).add(column.name, std::move(values));
+  }
+
+  // Adds the columns that functions make.
+  void compute_columns() {
+    for (const auto& [name, made] : context_.options.functions) {
+      for (RawColumns* side : {&user_, &candidates_}) {
+        RawColumns arguments;
+        for (const std::string& argument : made.columns) {
+          if (const auto* column = side->find(argument)) {
+            arguments.add(argument, *column);
+          }
+        }
+        if (arguments.entries().size() == made.columns.size() &&
+            !user_.find(name) && !candidates_.find(name)) {
+          side->add(name, made.function(arguments));
+        }
+      }
+    }
+  }
+
+  // Adds the inputs that the pipeline makes. An input has a row per candidate if it needs a
+  // column of the candidates, or if the model wants it. Columns of the user are then repeated.
+  void add_made() {
+    std::vector<PublishedPipeline::Input> of_user;
+    std::vector<PublishedPipeline::Input> of_candidates;
+    std::set<std::string> repeated;
+    for (auto& input : context_.pipeline->inputs(context_.inputs)) {
+      const auto count_sent = [&](const RawColumns& side) {
+        return std::count_if(
+            input.columns.begin(),
+            input.columns.end(),
+            [&](const std::string& name) { return side.find(name); });
+      };
+      const auto sent_of_candidates = count_sent(candidates_);
+      const auto sent = count_sent(user_) + sent_of_candidates;
+      if (sent == 0) {
+        continue;
+      }
+      TESSERA_CHECK_VALUE(
+          sent == std::ssize(input.columns) && !inputs_.contains(input.name),
+          "[{}] the pipeline makes '{}' from the columns {}. Send all of them, or only '{}'.",
+          where_,
+          shorten(input.name),
+          shorten_all(input.columns),
+          shorten(input.name));
+      const ScoreInputInfo* info = find_named(context_.inputs, input.name);
+      if (sent_of_candidates > 0 || (info != nullptr && !info->is_of_user)) {
+        repeated.insert(input.columns.begin(), input.columns.end());
+        of_candidates.push_back(input);
+      } else {
+        of_user.push_back(input);
+      }
+    }
+    for (const auto& [name, column] : user_.entries()) {
+      if (repeated.contains(name)) {
+        candidates_.add(name, repeat(column));
+      }
+    }
+    convert(user_, of_user, request_.user);
+    convert(candidates_, of_candidates, request_.candidates);
+  }
+
+  // The column of a user for each candidate. Text counts as one more value per 64 bytes.
+  RawColumns::Column repeat(RawColumns::Column column) {
+    std::visit(
+        [&]<class T>(std::vector<T>& values) {
+          size_t size = values.size();
+          if constexpr (std::is_same_v<T, std::string>) {
+            for (const std::string& text : values) {
+              size += text.size() / 64;
+            }
+          }
+          values_.count(size * static_cast<size_t>(request_.num_candidates));
+          const std::vector<T> row = values;
+          for (int64_t i = 1; i < request_.num_candidates; ++i) {
+            values.insert(values.end(), row.begin(), row.end());
+            if (column.row_splits) {
+              column.row_splits->push_back(std::ssize(values));
+            }
+          }
+        },
+        column.values);
+    return column;
+  }
+
+  // Makes inputs from the columns of one side.
+  void convert(
+      const RawColumns& columns,
+      const std::vector<PublishedPipeline::Input>& inputs,
+      std::vector<ScoreInput>& made) {
+    if (inputs.empty()) {
+      return;
+    }
+    const Pipeline& pipeline = context_.pipeline->pipeline;
+    for (const data::PipelineOutput& output : pipeline.core().outputs()) {
+      count_combinations(output.columns, columns);
+    }
+    PipelineResult result = pipeline.apply_present(columns);
+    if (!result.warning.empty()) {
+      log_error(result.warning);
+    }
+    for (const PublishedPipeline::Input& input : inputs) {
+      ScoreInput& one = made.emplace_back();
+      one.name = input.name;
+      one.rows = result.batch_size;
+      if (input.num_numbers == 0) {
+        one.values = std::move(result.features.find(input.name)->second);
+        continue;
+      }
+      auto& numbers = one.values.emplace<std::vector<float>>();
+      for (int64_t row = 0; row < result.batch_size; ++row) {
+        const auto first =
+            result.dense.begin() + row * result.num_dense + input.first_number;
+        numbers.insert(numbers.end(), first, first + input.num_numbers);
+      }
+    }
+  }
+
+  // A cross makes an id of each combination of the values of a row.
+  void count_combinations(
+      const std::vector<std::string>& names,
+      const RawColumns& columns) {
+    std::vector<size_t> combinations(
+        static_cast<size_t>(columns.batch_size()), size_t{1});
+    for (const std::string& name : names) {
+      const RawColumns::Column* column = columns.find(name);
+      if (names.size() > 1 && column != nullptr && column->row_splits) {
+        for (size_t i = 0; i < combinations.size(); ++i) {
+          combinations[i] *= static_cast<size_t>(
+              (*column->row_splits)[i + 1] - (*column->row_splits)[i]);
+          values_.count(combinations[i]);
+        }
+      }
+    }
   }
 
   // A row, of the user or of a candidate, is a value or a list of values. The input has ids
@@ -301,48 +353,41 @@ class ScoreReader {
   }
 
   void check_candidates(
-      const ScoreRequest& request,
       const std::string& name,
-      const Json& list) const {
+      const std::string& place,
+      const Json& list) {
     if (!list.is_array()) {
-      values_.refuse(
-          list, "candidates." + name, "a list with one entry per candidate");
+      values_.refuse(list, place, "a list with one entry per candidate");
     }
     TESSERA_CHECK_VALUE(
         !list.empty(),
-        "[{}] candidates.{}: expected at least one candidate, but the list is empty.",
-        kScoreWhere,
-        shorten(name));
-    if (!request.candidates.empty()) {
-      TESSERA_CHECK_VALUE(
-          static_cast<int64_t>(list.size()) == request.num_candidates,
-          "[{}] candidates: expected one entry per candidate in each list, but '{}' has {} and '{}' has {}.",
-          kScoreWhere,
-          shorten(request.candidates.front().name),
-          request.num_candidates,
-          shorten(name),
-          list.size());
+        "[{}] {}: expected at least one candidate, but the list is empty.",
+        where_,
+        shorten(place));
+    if (request_.num_candidates == 0) {
+      first_list_ = name;
+      request_.num_candidates = static_cast<int64_t>(list.size());
     }
     TESSERA_CHECK_VALUE(
-        std::none_of(
-            request.user.begin(),
-            request.user.end(),
-            [&](const ScoreInput& input) { return input.name == name; }),
-        "[{}] '{}' is an input of the user and of the candidates. Name each input once.",
-        kScoreWhere,
-        shorten(name));
+        static_cast<int64_t>(list.size()) == request_.num_candidates,
+        "[{}] candidates: expected one entry per candidate in each list, but '{}' has {} and '{}' has {}.",
+        where_,
+        shorten(first_list_),
+        request_.num_candidates,
+        shorten(name),
+        list.size());
   }
 
   void check_width(const std::string& name, size_t width, size_t first) const {
     TESSERA_CHECK_VALUE(
         width == first,
         "[{}] candidates.{}: expected as many numbers for each candidate, but got {} and {}. Its values are numbers, because '{}' is not a feature; the features are {}.",
-        kScoreWhere,
+        where_,
         shorten(name),
         first,
         width,
         shorten(name),
-        join_names(version_.features(), shortened_name));
+        join_names(context_.version.features(), shortened_name));
   }
 
   // An input of numbers has at least one column.
@@ -350,40 +395,146 @@ class ScoreReader {
     TESSERA_CHECK_VALUE(
         !row.empty(),
         "[{}] {}: expected at least one number, but the list is empty. The features, which have ids, are {}.",
-        kScoreWhere,
+        where_,
         shorten(place),
-        join_names(version_.features(), shortened_name));
+        join_names(context_.version.features(), shortened_name));
   }
 
-  const Version& version_;
+  const char* where_;
+  const RequestContext& context_;
   RequestValues values_;
+  ScoreRequest request_ = {};
+  std::set<std::string> inputs_ = {};  // the names in request_
+  std::string first_list_ = {};  // the name of the first list of candidates
+  RawColumns user_ = {};
+  RawColumns candidates_ = {};
+  // A column whose values could be ids, unless is_clear_ says that the request is raw.
+  std::string unclear_ = {};
+  bool is_clear_ = false;
 };
+
+// The ids that the pipeline makes of a list of values, or of an object of columns.
+IdLists read_raw_ids(
+    const Json& values,
+    const std::string& feature,
+    RequestContext context) {
+  context.inputs = {{.name = feature}};
+  const auto made = context.pipeline == nullptr
+      ? std::vector<PublishedPipeline::Input>()
+      : context.pipeline->inputs(context.inputs);
+  TESSERA_CHECK_VALUE(
+      !made.empty(),
+      "[{}] values: this version has no pipeline that makes '{}'. Send ids.",
+      kLookupWhere,
+      shorten(feature));
+  const std::vector<std::string>& columns = made.front().columns;
+  Json entries = values;
+  if (!values.is_object() && columns.size() == 1) {
+    entries = Json::object();
+    entries[columns.front()] = values;
+  }
+  InputReader reader(kLookupWhere, context);
+  if (entries.is_object()) {
+    reader.read(
+        entries, "values", /*is_of_user=*/false, InputReader::Form::kColumns);
+  }
+  std::vector<ScoreInput> inputs = reader.finish().candidates;
+  TESSERA_CHECK_VALUE(
+      !inputs.empty(),
+      "[{}] values: expected an object with lists for the columns {}, from which the pipeline makes '{}'.",
+      kLookupWhere,
+      shorten_all(columns),
+      shorten(feature));
+  return std::get<IdLists>(std::move(inputs.front().values));
+}
+
+// The id or number that stands for a missing value, or null.
+Json default_of(const PublishedPipeline::Input& input) {
+  if (input.transform == nullptr) {
+    return {};
+  }
+  return std::visit(
+      []<class Kind>(const Kind& transform) -> Json {
+        if constexpr (!data::ReturnsIds<Kind>) {
+          return transform.missing_value;
+        } else {
+          return transform.missing == data::Missing::kOwnId ? Json(0) : Json();
+        }
+      },
+      *input.transform);
+}
+
+// Adds to the inputs of /version from which columns the pipeline makes them. Returns the
+// columns. A column is of the user if an input of the user needs it.
+Json describe_columns(const RequestContext& context, Json& inputs) {
+  constexpr std::array kTypes{
+      "int64", "float32", "text", "uint64_bits", "numbers", "unknown"};
+  Json columns = Json::array();
+  if (context.pipeline == nullptr) {
+    return columns;
+  }
+  for (const PipelineColumn& column : context.pipeline->columns) {
+    columns.push_back(
+        {{"name", column.name},
+         {"type", kTypes.at(static_cast<size_t>(column.type))},
+         {"lists", column.takes_lists},
+         {"side", nullptr}});
+  }
+  for (const auto& made : context.pipeline->inputs(context.inputs)) {
+    for (Json& input : inputs) {
+      if (input["name"] != made.name) {
+        continue;
+      }
+      input["default"] = default_of(made);
+      input["columns"] = made.columns;
+      for (const std::string& needed : made.columns) {
+        for (Json& column : columns) {
+          if (column["name"] == needed && column["side"] != "user") {
+            column["side"] = input["side"];
+          }
+        }
+      }
+    }
+  }
+  return columns;
+}
 
 }  // namespace
 
 LookupAnswer answer_lookup(
     std::string_view body,
-    const Version& version,
-    const ServerOptions& options) {
-  RequestValues values(kLookupWhere, version, options);
-  const Json json = values.parse(body, {"feature", "ids", "weights"});
+    const RequestContext& context) {
+  const Version& version = context.version;
+  RequestValues values(kLookupWhere, context);
+  const Json json = values.parse(body, {"feature", "ids", "weights", "values"});
   const Json& name = field_of(json, "feature", kLookupWhere);
   if (!name.is_string()) {
     values.refuse(name, "feature", "the name of a feature");
   }
   const size_t number = version.feature(name.get<std::string>());
   const Version::FeatureInfo& feature = version.features()[number];
-  const auto rows = values.list_of(field_of(json, "ids", kLookupWhere), "ids");
+  IdLists ids;
+  std::vector<float> weights;
+  if (json.contains("values")) {
+    TESSERA_CHECK_VALUE(
+        !json.contains("ids") && !json.contains("weights"),
+        "[{}] expected either values, or ids with or without weights, but got both. Leave one of them out.",
+        kLookupWhere);
+    ids = read_raw_ids(json["values"], feature.name, context);
+  } else {
+    const auto rows =
+        values.list_of(field_of(json, "ids", kLookupWhere), "ids");
+    values.count(are_lists(rows) ? rows.size() : 0);
+    ids = values.read_id_rows(rows, "ids");
+    if (json.contains("weights")) {
+      weights = read_weights(json["weights"], rows, values);
+    }
+  }
   TESSERA_CHECK_VALUE(
-      feature.sequence_length == 0 || are_lists(rows),
+      feature.sequence_length == 0 || !ids.row_splits.empty(),
       "[{}] ids: expected a list of ids for each example, such as [[3,1],[4]], because the feature '{}' is a sequence.",
       kLookupWhere,
       shorten(feature.name));
-  values.count(are_lists(rows) ? rows.size() : 0);
-  const IdLists ids = values.read_id_rows(rows, "ids");
-  const std::vector<float> weights = json.contains("weights")
-      ? read_weights(json["weights"], rows, values)
-      : std::vector<float>();
   const FeatureBatch batch = ids.batch(weights);
   const size_t size = version.output_size(number, batch);
   TESSERA_CHECK_VALUE(
@@ -420,9 +571,27 @@ LookupAnswer answer_lookup(
 
 ScoreRequest read_score_request(
     std::string_view body,
-    const Version& version,
-    const ServerOptions& options) {
-  return ScoreReader(version, options).read(body);
+    const RequestContext& context) {
+  InputReader reader(kScoreWhere, context);
+  const Json json = reader.values().parse(body, {"user", "candidates"});
+  if (json.contains("user")) {
+    check_kind(
+        json["user"].is_object(),
+        json["user"],
+        "an object with the inputs of the user",
+        kScoreWhere);
+    reader.read(json["user"], "user", /*is_of_user=*/true);
+  }
+  const Json& candidates = field_of(json, "candidates", kScoreWhere);
+  if (candidates.is_object()) {
+    reader.read(candidates, "candidates", /*is_of_user=*/false);
+  }
+  ScoreRequest request = reader.finish();
+  TESSERA_CHECK_VALUE(
+      request.num_candidates > 0,
+      "[{}] candidates: expected an object with one list per input, such as {{\"movie\":[3,1,4]}}.",
+      kScoreWhere);
+  return request;
 }
 
 std::string write_score_result(
@@ -449,9 +618,9 @@ std::string write_score_result(
 }
 
 std::string version_text(
-    const Version& version,
-    const ReaderStatus& status,
-    const std::vector<ScoreInputInfo>& score_inputs) {
+    const RequestContext& context,
+    const ReaderStatus& status) {
+  const Version& version = context.version;
   Json metrics = Json::object();
   for (const auto& [name, value] : version.metrics()) {
     metrics[name] = value;
@@ -477,13 +646,18 @@ std::string version_text(
          {"vocabulary_size", table.vocabulary_size}});
   }
   Json inputs = Json::array();
-  for (const ScoreInputInfo& input : score_inputs) {
+  for (const ScoreInputInfo& input : context.inputs) {
     inputs.push_back(
         {{"name", input.name},
          {"side", input.is_of_user ? "user" : "candidates"},
          {"values", input.width == 0 ? "ids" : "numbers"},
          {"width", input.width}});
+    if (const auto* feature = find_named(version.features(), input.name)) {
+      inputs.back()["vocabulary_size"] =
+          version.tables()[version.table(feature->table)].vocabulary_size;
+    }
   }
+  Json columns = describe_columns(context, inputs);
   return text_of(
       {{"version", version.number()},
        {"base", version.base()},
@@ -496,6 +670,7 @@ std::string version_text(
        {"taken", status.taken},
        {"problem", status.problem},
        {"inputs", std::move(inputs)},
+       {"columns", std::move(columns)},
        {"features", std::move(features)},
        {"tables", std::move(tables)}});
 }

@@ -5,6 +5,8 @@
 #include <tessera/serving/reader.h>
 #include <tessera/serving/server.h>
 
+#include "packages/serving/src/server/request_values.h"
+
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -22,15 +24,14 @@ struct LookupAnswer {
 /// Errors:  std::invalid_argument and std::out_of_range with a message for the client.
 LookupAnswer answer_lookup(
     std::string_view body,
-    const Version& version,
-    const ServerOptions& options);
+    const RequestContext& context);
 
-/// Reads the body of a /score. An input has ids if the version has a feature of its name.
-/// Errors:  std::invalid_argument with a message for the client.
+/// Reads the body of a /score. An entry has raw values if the pipeline has a column of its
+/// name. Otherwise it has ids if the version has a feature of its name.
+/// Errors:  std::invalid_argument and std::out_of_range with a message for the client.
 ScoreRequest read_score_request(
     std::string_view body,
-    const Version& version,
-    const ServerOptions& options);
+    const RequestContext& context);
 
 /// The body of the answer to /score.
 /// Errors:  std::runtime_error for a result that does not fit the request.
@@ -40,9 +41,8 @@ std::string write_score_result(
 
 /// The body of /version.
 std::string version_text(
-    const Version& version,
-    const ReaderStatus& status,
-    const std::vector<ScoreInputInfo>& score_inputs);
+    const RequestContext& context,
+    const ReaderStatus& status);
 
 /// The body of /healthz.
 std::string health_text(const Version& version, const ReaderStatus& status);

@@ -19,6 +19,10 @@
 #include <variant>
 #include <vector>
 
+namespace tessera::data {
+class PipelineCore;
+}  // namespace tessera::data
+
 namespace tessera::serving {
 
 /// A missing value in a column of integers. NaN is one in a column of floats, and the empty
@@ -47,6 +51,8 @@ class TESSERA_SERVING_API RawColumns {
   ///          row_splits.
   void add(std::string name, Column column);
 
+  /// The column of a name, or nullptr.
+  const Column* find(std::string_view name) const&;
   /// The number of examples. 0 if there are no columns.
   int64_t batch_size() const;
   const std::vector<Entry>& entries() const& {
@@ -138,12 +144,19 @@ class TESSERA_SERVING_API Pipeline {
   ///          an id that is out of range, and for an unknown value without an id.
   PipelineResult apply(const RawColumns& columns) const;
 
+  /// The same for the outputs whose columns are all in the batch, such as those of a user
+  /// alone. The numbers of other outputs are 0.
+  PipelineResult apply_present(const RawColumns& columns) const;
+
   /// The columns that apply() needs, in the order in which the outputs name them.
   std::vector<PipelineColumn> columns() const;
   /// The names of the features, in the order of the outputs.
   std::vector<std::string> feature_names() const;
   /// The number of columns of PipelineResult::dense.
   int64_t num_dense() const;
+
+  /// For the library itself.
+  const data::PipelineCore& core() const&;
 
  private:
   struct State;

@@ -41,6 +41,10 @@ class ProgramScorer {
   /// loaded yet, these are the inputs of the previous version.
   std::vector<ScoreInputInfo> inputs() const;
 
+  /// The version that scores now. While a newer one is not loaded yet, it is the previous
+  /// one.
+  std::shared_ptr<const Version> version() const;
+
   /// The program of the newest version.
   std::shared_ptr<const Program> program() const;
 

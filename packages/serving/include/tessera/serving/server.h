@@ -5,11 +5,13 @@
 // LibTorch.
 
 #include <tessera/serving/export.h>
+#include <tessera/serving/pipeline.h>
 #include <tessera/serving/reader.h>
 
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -76,6 +78,27 @@ struct ScoreInputInfo {
   bool operator==(const ScoreInputInfo&) const = default;
 };
 
+// snippet: packages/serving/tests/raw_values_test.cpp ColumnFunction
+/// Makes a column that the training made with a function, such as one of Dataset::map().
+///
+///   ServerOptions options;
+///   options.functions["decade"] = {
+///       .columns = {"year"}, .function = [](const RawColumns& columns) {
+///         auto years =
+///             std::get<std::vector<int64_t>>(columns.find("year")->values);
+///         for (int64_t& year : years) {
+///           year = year == kMissing ? kMissing : year / 10 * 10;
+///         }
+///         return RawColumns::Column{.values = std::move(years)};
+///       }};
+struct ColumnFunction {
+  /// The columns that the function reads. A request has them all in "user", or all in
+  /// "candidates".
+  std::vector<std::string> columns = {};
+  /// Gets these columns, and returns a column with as many rows.
+  std::function<RawColumns::Column(const RawColumns&)> function = {};
+};
+
 /// Where a Server listens, and its limits.
 struct ServerOptions {
   /// An IP address or "localhost". Any address but a loopback address, such as 127.0.0.1,
@@ -104,10 +127,16 @@ struct ServerOptions {
   double request_seconds = 5.0;
   /// The time that a connection may be idle.
   double idle_seconds = 60.0;
-  /// Lists the inputs of the score function for GET /version. It is called by the thread
-  /// that reads requests and writes responses. Empty: GET /version lists none, unless the
-  /// score function is a ProgramScorer.
+  /// Lists the inputs of the score function for GET /version, and for the pipeline, which
+  /// then makes only these. All threads of the server call it. Empty: GET /version lists
+  /// none, and the pipeline makes all, unless the score function is a ProgramScorer.
   std::function<std::vector<ScoreInputInfo>()> inputs = {};
+  /// The version that the score function uses, whose pipeline takes raw values. Empty: the
+  /// newest one of the reader, unless the score function is a ProgramScorer. If
+  /// ScoreResult::version has another pipeline, the client gets status 503.
+  std::function<std::shared_ptr<const Version>()> version = {};
+  /// Makes columns of the pipeline that requests do not have, by the name of the column.
+  std::map<std::string, ColumnFunction> functions = {};
 };
 
 // snippet: packages/serving/tests/serving_docs_test.cpp Server
@@ -147,11 +176,14 @@ struct ServerOptions {
 ///   GET  /metrics  counters in the text format of Prometheus
 ///   POST /lookup   {"feature":"movie","ids":[3,1,4]}, or lists of ids: [[3,1],[4]], with
 ///                  "weights" of the same shape -> {"version":7,"feature":"movie","dim":16,
-///                  "vectors":[[...],...]}. A number that is not finite is null.
+///                  "vectors":[[...],...]}. A number that is not finite is null. "values"
+///                  in place of "ids" has the values of the feature's column, or an object
+///                  of its columns.
 ///   POST /score    {"user":{"user":42,"age":31.5},"candidates":{"movie":[3,1,4]}} ->
 ///                  {"version":7,"scores":[...]}. An input with the name of a feature has
 ///                  ids, and any other has numbers. In "candidates", it has one entry per
-///                  candidate, which may be a list.
+///                  candidate, which may be a list. If the version has a pipeline, the name
+///                  of a column of the pipeline has raw values: text, numbers, lists, null.
 ///
 /// A wrong request gets {"error":"..."} with a status of 400 and above. Requests of /score
 /// that are waiting are scored in one call. No request waits for others to arrive.
@@ -207,6 +239,11 @@ class TESSERA_SERVING_API Server {
       const Scorer& scorer) {
     if (!options.inputs) {
       options.inputs = [scorer] { return scorer.inputs(); };
+    }
+    if constexpr (requires { scorer.version(); }) {
+      if (!options.version) {
+        options.version = [scorer] { return scorer.version(); };
+      }
     }
     return options;
   }

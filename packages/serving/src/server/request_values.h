@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/common/json_text.h>
+#include <tessera/common/json_value.h>
+#include <tessera/common/shorten.h>
+#include <tessera/serving/pipeline.h>
+#include <tessera/serving/server.h>
+
+#include "packages/serving/src/server/http_message.h"
+#include "packages/serving/src/server/published_pipeline.h"
+#include "src/common/check.h"
+#include "src/common/names.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tessera::serving {
+
+/// What a request is read with.
+struct RequestContext {
+  const Version& version;
+  const ServerOptions& options;
+  /// The pipeline of the version, or nullptr if it has none.
+  std::shared_ptr<const PublishedPipeline> pipeline = {};
+  /// The inputs that the score function lists.
+  std::vector<ScoreInputInfo> inputs = {};
+};
+
+/// The entries of a list.
+inline std::span<const Json> rows_of(const Json& list) {
+  return list.get_ref<const Json::array_t&>();
+}
+
+/// Whether the rows are lists, as the first row shows. False if there are no rows.
+inline bool are_lists(std::span<const Json> rows) {
+  return !rows.empty() && rows.front().is_array();
+}
+
+/// Reads the lists of a request in JSON, and counts their values.
+/// Errors:  std::invalid_argument that begins with the path of the request and says where in
+///          the JSON the wrong value is.
+class RequestValues {
+ public:
+  /// `where` is the path of the request, such as "/score".
+  RequestValues(std::string where, const RequestContext& context)
+      : where_(std::move(where)),
+        context_(context),
+        left_(context.options.max_ids) {}
+
+  /// The object in the text. It must not have other keys than `known`.
+  Json parse(std::string_view text, const std::vector<std::string>& known) {
+    // No request needs deeper JSON.
+    constexpr size_t kDepth = 8;
+    Json json = parse_json(
+        text,
+        "[" + where_ + "]",
+        {.bytes = static_cast<size_t>(context_.options.max_body_bytes),
+         .depth = kDepth,
+         .list_size = static_cast<size_t>(context_.options.max_ids)});
+    check_known_keys(json, known, where_);
+    return json;
+  }
+
+  /// Reads rows of one id or of a list of ids. The first row decides which. `name` is the
+  /// place in the JSON, such as "candidates.movie".
+  IdLists read_id_rows(std::span<const Json> rows, const std::string& name) {
+    IdLists read;
+    for (const Json* id : flatten(rows, name, read.row_splits)) {
+      read.ids.push_back(read_id(*id, name));
+    }
+    return read;
+  }
+
+  /// Reads rows of one value of a column or of a list of values. null is a missing value. If
+  /// the type of the column leaves a choice, the values decide.
+  RawColumns::Column read_column(
+      std::span<const Json> rows,
+      const std::string& name,
+      const PipelineColumn& column) {
+    if (are_lists(rows) && !column.takes_lists) {
+      refuse(rows.front(), name, "one value, as the pipeline takes");
+    }
+    std::vector<int64_t> row_splits;
+    const std::vector<const Json*> values = flatten(rows, name, row_splits);
+    RawColumns::Column read;
+    if (!row_splits.empty()) {
+      read.row_splits = std::move(row_splits);
+    }
+    const auto read_all = [&]<class T>(T missing, auto read_value) {
+      auto& all = read.values.emplace<std::vector<T>>();
+      for (const Json* value : values) {
+        all.push_back(
+            value->is_null() ? missing
+                             : std::invoke(read_value, *this, *value, name));
+      }
+    };
+    using Type = PipelineColumn::Type;
+    const bool is_open =
+        column.type == Type::kNumbers || column.type == Type::kUnknown;
+    const bool are_integers =
+        std::all_of(values.begin(), values.end(), [](const Json* value) {
+          return value->is_null() || is_int64(*value);
+        });
+    const bool has_text =
+        std::any_of(values.begin(), values.end(), [](const Json* value) {
+          return value->is_string();
+        });
+    if (column.type == Type::kText ||
+        (column.type == Type::kUnknown && has_text)) {
+      read_all(std::string(), &RequestValues::read_text);
+    } else if (column.type == Type::kUInt64Bits) {
+      read_all(kMissing, &RequestValues::read_uint64_bits);
+    } else if (column.type == Type::kInt64 || (is_open && are_integers)) {
+      read_all(kMissing, &RequestValues::read_integer);
+    } else {
+      read_all(std::nanf(""), &RequestValues::read_number);
+    }
+    return read;
+  }
+
+  /// The entries of `json`. Refuses a value that is not a list.
+  std::span<const Json> list_of(
+      const Json& json,
+      const std::string& name,
+      const char* expected = "a list") const {
+    if (!json.is_array()) {
+      refuse(json, name, expected);
+    }
+    return rows_of(json);
+  }
+  /// The entries of one of several rows.
+  std::span<const Json> row_of(const Json& row, const std::string& name) const {
+    return list_of(row, name, "a list, as the first entry is");
+  }
+
+  /// Appends the numbers of a list that has no lists in it.
+  void append_numbers(
+      std::span<const Json> list,
+      const std::string& name,
+      std::vector<float>& numbers) {
+    count(list.size());
+    for (const Json& number : list) {
+      numbers.push_back(read_number(number, name));
+    }
+  }
+
+  /// Counts values against the limit.
+  void count(size_t values) {
+    left_ -= static_cast<int64_t>(values);
+    TESSERA_CHECK_VALUE(
+        left_ >= 0,
+        "[{}] expected at most {} ids, numbers and rows, but got more. Send fewer in one request.",
+        where_,
+        context_.options.max_ids);
+  }
+
+  /// Refuses the value of `name`, which should be what `expected` says.
+  [[noreturn]] void refuse(
+      const Json& json,
+      const std::string& name,
+      std::string_view expected) const {
+    const std::string got = json.is_array() ? "a list"
+        : json.is_object()                  ? "an object"
+                                            : shorten(text_of(json));
+    checks::fail<checks::ValueError>(
+        {__func__, __FILE__, __LINE__},
+        "[{}] {}: expected {}, but got {}.{}",
+        where_,
+        shorten(name),
+        expected,
+        got,
+        json.is_string() ? advice_for_text() : "");
+  }
+
+ private:
+  // The values of all rows. If they are lists, which the first row shows, adds row_splits.
+  std::vector<const Json*> flatten(
+      std::span<const Json> rows,
+      const std::string& name,
+      std::vector<int64_t>& row_splits) {
+    std::vector<const Json*> values;
+    const auto append = [&](std::span<const Json> row) {
+      count(row.size());
+      for (const Json& value : row) {
+        values.push_back(&value);
+      }
+    };
+    if (!are_lists(rows)) {
+      append(rows);
+      return values;
+    }
+    row_splits.push_back(0);
+    for (const Json& row : rows) {
+      append(row_of(row, name));
+      row_splits.push_back(std::ssize(values));
+    }
+    return values;
+  }
+
+  static bool is_int64(const Json& json) {
+    // nlohmann reads an integer beyond 64 bits as a floating point number.
+    return json.is_number_integer() &&
+        !(json.is_number_unsigned() &&
+          json.get<uint64_t>() >
+              static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+  }
+
+  int64_t read_id(const Json& json, const std::string& name) const {
+    if (!is_int64(json)) {
+      refuse(json, name, "an id, which is an integer from -2^63 to 2^63 - 1");
+    }
+    return json.get<int64_t>();
+  }
+
+  int64_t read_integer(const Json& json, const std::string& name) const {
+    if (!is_int64(json)) {
+      refuse(json, name, "an integer from -2^63 to 2^63 - 1");
+    }
+    return json.get<int64_t>();
+  }
+
+  int64_t read_uint64_bits(const Json& json, const std::string& name) const {
+    if (!json.is_number_unsigned() ||
+        static_cast<int64_t>(json.get<uint64_t>()) == kMissing) {
+      refuse(json, name, "an integer from 0 to 2^64 - 1 that is not 2^63");
+    }
+    return static_cast<int64_t>(json.get<uint64_t>());
+  }
+
+  std::string read_text(const Json& json, const std::string& name) const {
+    if (!json.is_string()) {
+      refuse(json, name, "text, as the pipeline takes");
+    }
+    return json.get<std::string>();
+  }
+
+  float read_number(const Json& json, const std::string& name) const {
+    const double number = json.is_number() ? json.get<double>() : INFINITY;
+    // Doubles from kEnd on round to infinity. The shortest text of the largest float,
+    // 3.4028235e+38, is a little larger than that float as a double, but below kEnd.
+    constexpr double kEnd = 0x1.ffffffp127;
+    if (!(std::abs(number) < kEnd)) {
+      refuse(json, name, "a number in the range of float32");
+    }
+    constexpr double kMax = std::numeric_limits<float>::max();
+    return static_cast<float>(std::clamp(number, -kMax, kMax));
+  }
+
+  std::string advice_for_text() const {
+    return context_.pipeline == nullptr
+        ? " This version has no pipeline, so the server takes no text. Send the ids and numbers with which the model was trained."
+        : fmt::format(
+              " The pipeline has the columns {}.",
+              join_names(context_.pipeline->columns, shortened_name));
+  }
+
+  std::string where_;
+  const RequestContext& context_;
+  int64_t left_;
+};
+
+}  // namespace tessera::serving
