@@ -100,10 +100,10 @@ class InputReader {
       Form form = Form::kAny) {
     for (const auto& [name, value] : entries.items()) {
       const std::string here = place + "." + name;
+      const bool has_ids = name == "ids";
       if (context_.pipeline != nullptr && form == Form::kAny &&
-          value.is_object() && (name == "columns" || name == "ids")) {
+          value.is_object() && (has_ids || name == "columns")) {
         is_clear_ = true;
-        const bool has_ids = name == "ids";
         read(value, here, is_of_user, has_ids ? Form::kIds : Form::kColumns);
         continue;
       }
@@ -114,9 +114,11 @@ class InputReader {
           is_of_user ? std::span(&value, 1) : rows_of(value);
       values_.count(!is_of_user && are_lists(rows) ? rows.size() : 0);
       if (const auto* column = find_column(name, here, value, form)) {
-        add_column(
-            *column, values_.read_column(rows, here, *column), is_of_user);
-        is_clear_ = is_clear_ || form == Form::kColumns;
+        RawColumns::Column raw = values_.read_column(rows, here, *column);
+        is_clear_ = is_clear_ || form == Form::kColumns || !may_be_made(name) ||
+            std::holds_alternative<std::vector<std::string>>(raw.values);
+        unclear_ = name;
+        (is_of_user ? user_ : candidates_).add(name, std::move(raw));
       } else {
         (is_of_user ? request_.user : request_.candidates)
             .push_back(read_input(name, here, rows));
@@ -142,6 +144,16 @@ class InputReader {
   bool is_feature(const std::string& name) const {
     return find_named(context_.version.features(), name) != nullptr;
   }
+  bool has_column(const std::string& name) const {
+    return user_.find(name) != nullptr || candidates_.find(name) != nullptr;
+  }
+
+  // Clients that apply the pipeline themselves send ids and numbers by the names of features,
+  // outputs and inputs. Their requests must not be taken for raw values.
+  bool may_be_made(const std::string& name) const {
+    return is_feature(name) || find_named(context_.inputs, name) ||
+        find_named(context_.pipeline->pipeline.core().outputs(), name);
+  }
 
   // The column of an entry, or nullptr for ids and numbers.
   const PipelineColumn* find_column(
@@ -154,43 +166,20 @@ class InputReader {
         ? nullptr
         : find_named(context_.pipeline->columns, name);
     if (form == Form::kColumns && column == nullptr) {
-      values_.refuse(
-          value,
-          place,
-          "a column, which are " +
-              join_names(context_.pipeline->columns, shortened_name));
+      const auto names = join_names(context_.pipeline->columns, shortened_name);
+      values_.refuse(value, place, "a column, which are " + names);
     }
     if (form == Form::kIds && !is_feature(name)) {
-      values_.refuse(
-          value,
-          place,
-          "a feature, which are " +
-              join_names(context_.version.features(), shortened_name));
+      const auto names =
+          join_names(context_.version.features(), shortened_name);
+      values_.refuse(value, place, "a feature, which are " + names);
     }
     TESSERA_CHECK_VALUE(
-        column != nullptr ? !user_.find(name) && !candidates_.find(name)
-                          : inputs_.insert(name).second,
+        column != nullptr ? !has_column(name) : inputs_.insert(name).second,
         "[{}] the request has '{}' twice. Name each input once.",
         where_,
         shorten(name));
     return column;
-  }
-
-  // Clients that apply the pipeline themselves send ids and numbers by the names of inputs.
-  // Their requests must not be taken for raw values.
-  void add_column(
-      const PipelineColumn& column,
-      RawColumns::Column values,
-      bool is_of_user) {
-    const auto& outputs = context_.pipeline->pipeline.core().outputs();
-    if (std::holds_alternative<std::vector<std::string>>(values.values) ||
-        (!is_feature(column.name) && !find_named(outputs, column.name) &&
-         !find_named(context_.inputs, column.name))) {
-      is_clear_ = true;
-    } else {
-      unclear_ = column.name;
-    }
-    (is_of_user ? user_ : candidates_).add(column.name, std::move(values));
   }
 
   // Adds the columns that functions make.
@@ -204,7 +193,7 @@ class InputReader {
           }
         }
         if (arguments.entries().size() == made.columns.size() &&
-            !user_.find(name) && !candidates_.find(name)) {
+            !has_column(name)) {
           side->add(name, made.function(arguments));
         }
       }
@@ -239,9 +228,9 @@ class InputReader {
       const ScoreInputInfo* info = find_named(context_.inputs, input.name);
       if (sent_of_candidates > 0 || (info != nullptr && !info->is_of_user)) {
         repeated.insert(input.columns.begin(), input.columns.end());
-        of_candidates.push_back(input);
+        of_candidates.push_back(std::move(input));
       } else {
-        of_user.push_back(input);
+        of_user.push_back(std::move(input));
       }
     }
     for (const auto& [name, column] : user_.entries()) {
@@ -292,19 +281,19 @@ class InputReader {
     if (!result.warning.empty()) {
       log_error(result.warning);
     }
-    for (const PublishedPipeline::Input& input : inputs) {
-      ScoreInput& one = made.emplace_back();
-      one.name = input.name;
-      one.rows = result.batch_size;
-      if (input.num_numbers == 0) {
-        one.values = std::move(result.features.find(input.name)->second);
+    for (const auto& [name, needed, transform, first, width] : inputs) {
+      ScoreInput& input = made.emplace_back();
+      input.name = name;
+      input.rows = result.batch_size;
+      if (width == 0) {
+        input.values = std::move(result.features.find(name)->second);
         continue;
       }
-      auto& numbers = one.values.emplace<std::vector<float>>();
-      for (int64_t row = 0; row < result.batch_size; ++row) {
-        const auto first =
-            result.dense.begin() + row * result.num_dense + input.first_number;
-        numbers.insert(numbers.end(), first, first + input.num_numbers);
+      auto& numbers = input.values.emplace<std::vector<float>>();
+      for (int64_t row = 0; row < input.rows; ++row) {
+        const auto begin =
+            result.dense.begin() + row * result.num_dense + first;
+        numbers.insert(numbers.end(), begin, begin + width);
       }
     }
   }
@@ -317,12 +306,11 @@ class InputReader {
         static_cast<size_t>(columns.batch_size()), size_t{1});
     for (const std::string& name : names) {
       const RawColumns::Column* column = columns.find(name);
-      if (names.size() > 1 && column != nullptr && column->row_splits) {
-        for (size_t i = 0; i < combinations.size(); ++i) {
-          combinations[i] *= static_cast<size_t>(
-              (*column->row_splits)[i + 1] - (*column->row_splits)[i]);
-          values_.count(combinations[i]);
-        }
+      const bool has_lists = column != nullptr && column->row_splits;
+      for (size_t i = 0; has_lists && i < combinations.size(); ++i) {
+        combinations[i] *= static_cast<size_t>(
+            (*column->row_splits)[i + 1] - (*column->row_splits)[i]);
+        values_.count(names.size() > 1 ? combinations[i] : 0);
       }
     }
   }
