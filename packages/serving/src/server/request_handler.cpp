@@ -118,11 +118,6 @@ RequestHandler::RequestHandler(
       score_(std::move(score)),
       queue_(options) {
   try {
-    pipelines_.pipeline_of(*reader_->version(), options_);
-  } catch (const std::invalid_argument& error) {  // each request gets it, too
-    log_error(error.what());
-  }
-  try {
     for (int64_t i = 0; i < options.threads; ++i) {
       threads_.emplace_back([this] { run(); });
     }
@@ -314,12 +309,13 @@ bool RequestHandler::has_pipeline_of(
 }
 
 void RequestHandler::score(std::vector<JobPtr> jobs) {
-  const std::shared_ptr<const Version> version = version_of_scores();
+  std::shared_ptr<const Version> version;
   std::optional<RequestContext> context;
   std::vector<ScoreRequest> requests;
   std::erase_if(jobs, [&](const JobPtr& job) {
     try {
       if (!context) {
+        version = version_of_scores();
         context.emplace(context_of(*version));
       }
       requests.push_back(read_score_request(job->body, *context));
