@@ -742,6 +742,7 @@ TEST_F(RawValuesTest, ADamagedPipelineIsAnError) {
     EXPECT_EQ(reply.status, 400);
     EXPECT_CONTAINS(reply.body, "[pipeline] missing key 'outputs'");
   }
+  EXPECT_EQ(version()["problem"].get<std::string>().find("[pipeline] "), 0U);
   EXPECT_EQ(HttpClient(server_->port()).get("/healthz").status, 200);
 }
 

@@ -179,15 +179,18 @@ HttpResponse RequestHandler::get(const std::string& path) {
             "Content-Security-Policy: default-src 'self' 'unsafe-inline'\r\n"};
   }
   const std::shared_ptr<const Version> version = reader_->version();
-  const ReaderStatus status = reader_->status();
+  ReaderStatus status = reader_->status();
   if (path == "/healthz") {
     return {.body = health_text(*version, status)};
   }
   if (path == "/version") {
     try {
       return {.body = version_text(context_of(*version), status)};
-    } catch (...) {
-      return response_of_exception();
+    } catch (const std::invalid_argument& error) {  // in the pipeline
+      status.problem = error.what();
+      return {
+          .body =
+              version_text({.version = *version, .options = options_}, status)};
     }
   }
   return {

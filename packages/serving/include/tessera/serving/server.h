@@ -128,8 +128,9 @@ struct ServerOptions {
   /// The time that a connection may be idle.
   double idle_seconds = 60.0;
   /// Lists the inputs of the score function for GET /version, and for the pipeline, which
-  /// then makes only these. All threads of the server call it. Empty: GET /version lists
-  /// none, and the pipeline makes all, unless the score function is a ProgramScorer.
+  /// then makes only these. Several threads may call it at the same time. Empty: GET
+  /// /version lists none, and the pipeline makes all, unless the score function is a
+  /// ProgramScorer.
   std::function<std::vector<ScoreInputInfo>()> inputs = {};
   /// The version that the score function uses, whose pipeline takes raw values. Empty: the
   /// newest one of the reader, unless the score function is a ProgramScorer. If
