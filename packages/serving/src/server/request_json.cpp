@@ -436,24 +436,9 @@ IdLists read_raw_ids(
   return std::get<IdLists>(std::move(inputs.front().values));
 }
 
-// The id or number that stands for a missing value, or null.
-Json default_of(const PublishedPipeline::Input& input) {
-  if (input.transform == nullptr) {
-    return {};
-  }
-  return std::visit(
-      []<class Kind>(const Kind& transform) -> Json {
-        if constexpr (!data::ReturnsIds<Kind>) {
-          return transform.missing_value;
-        } else {
-          return transform.missing == data::Missing::kOwnId ? Json(0) : Json();
-        }
-      },
-      *input.transform);
-}
-
-// Adds to the inputs of /version from which columns the pipeline makes them. Returns the
-// columns. A column is of the user if an input of the user needs it.
+// Adds to the inputs of /version from which columns the pipeline makes them, and the id or
+// number of a missing value, if it has one of its own. Returns the columns. A column is of
+// the user if an input of the user needs it.
 Json describe_columns(const RequestContext& context, Json& inputs) {
   constexpr std::array kTypes{
       "int64", "float32", "text", "uint64_bits", "numbers", "unknown"};
@@ -473,7 +458,17 @@ Json describe_columns(const RequestContext& context, Json& inputs) {
       if (input["name"] != made.name) {
         continue;
       }
-      input["default"] = default_of(made);
+      Json& number = input["default"] = nullptr;
+      const auto describe = [&](const auto& transform) {
+        if constexpr (requires { transform.missing_value; }) {
+          number = transform.missing_value;
+        } else if (transform.missing == data::Missing::kOwnId) {
+          number = 0;
+        }
+      };
+      if (made.transform != nullptr) {
+        std::visit(describe, *made.transform);
+      }
       input["columns"] = made.columns;
       for (const std::string& needed : made.columns) {
         for (Json& column : columns) {

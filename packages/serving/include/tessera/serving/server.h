@@ -87,7 +87,7 @@ struct ScoreInputInfo {
 ///         auto years =
 ///             std::get<std::vector<int64_t>>(columns.find("year")->values);
 ///         for (int64_t& year : years) {
-///           year = year == kMissing ? kMissing : year / 10 * 10;
+///           year -= year == kMissing ? 0 : year % 10;
 ///         }
 ///         return RawColumns::Column{.values = std::move(years)};
 ///       }};
