@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace tessera {
+
+/// A set of rows of [0, size), with one bit for each row. Sets that are combined must have
+/// the same size. Functions do not check that rows are in the range.
+///
+///   RowSet allowed(num_items);
+///   allowed.add(7);
+///   allowed.for_each([](int64_t row) { ... });
+class RowSet {
+ public:
+  static constexpr int64_t kWordRows = 64;
+
+  /// An empty set.
+  explicit RowSet(int64_t size = 0)
+      : size_(size),
+        words_(static_cast<size_t>((size + kWordRows - 1) / kWordRows)) {}
+
+  /// The set of all rows.
+  static RowSet all(int64_t size) {
+    RowSet rows(size);
+    rows.complement();
+    return rows;
+  }
+
+  int64_t size() const {
+    return size_;
+  }
+  bool contains(int64_t row) const {
+    return (words_[word_of(row)] & bit_of(row)) != 0;
+  }
+  void add(int64_t row) {
+    words_[word_of(row)] |= bit_of(row);
+  }
+  void remove(int64_t row) {
+    words_[word_of(row)] &= ~bit_of(row);
+  }
+
+  /// The number of rows in the set.
+  int64_t count() const {
+    int64_t count = 0;
+    for (const uint64_t word : words_) {
+      count += std::popcount(word);
+    }
+    return count;
+  }
+
+  RowSet& operator&=(const RowSet& other) {
+    std::ranges::transform(
+        words_, other.words_, words_.begin(), std::bit_and<>());
+    return *this;
+  }
+  RowSet& operator|=(const RowSet& other) {
+    std::ranges::transform(
+        words_, other.words_, words_.begin(), std::bit_or<>());
+    return *this;
+  }
+  /// Replaces the set with all rows that are not in it.
+  void complement() {
+    std::ranges::transform(words_, words_.begin(), std::bit_not<>());
+    clear_tail();
+  }
+
+  bool operator==(const RowSet&) const = default;
+
+  /// Row 64 * i + j is bit j of word i. Bits at and above `size` are 0.
+  std::span<const uint64_t> words() const& {
+    return words_;
+  }
+  std::span<const uint64_t> words() && = delete;
+
+  /// Sets word i to make(i), for all words. Bits at and above `size` become 0.
+  template <class Make>
+  void fill_words(Make make) {
+    for (size_t i = 0; i < words_.size(); ++i) {
+      words_[i] = make(i);
+    }
+    clear_tail();
+  }
+
+  /// Calls visit(row) for the rows of the set, in ascending order.
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for (size_t i = 0; i < words_.size(); ++i) {
+      for (uint64_t word = words_[i]; word != 0; word &= word - 1) {
+        visit(static_cast<int64_t>(i) * kWordRows + std::countr_zero(word));
+      }
+    }
+  }
+
+ private:
+  static size_t word_of(int64_t row) {
+    return static_cast<size_t>(row / kWordRows);
+  }
+  static uint64_t bit_of(int64_t row) {
+    return uint64_t{1} << (row % kWordRows);
+  }
+  void clear_tail() {
+    if (size_ % kWordRows != 0) {
+      words_.back() &= bit_of(size_) - 1;
+    }
+  }
+
+  int64_t size_;
+  std::vector<uint64_t> words_;  // [ceil(size / 64)]
+};
+
+}  // namespace tessera
