@@ -37,10 +37,11 @@ set(internal_export packages/formats/src/tensor_bytes.h src/engine/forward_inter
     src/features/batch.h src/features/output_shapes.h src/tables/combiner_operators.h)
 set(internal_training optim/row_update.h serialization/checkpoint_reader.h serialization/checkpoint_writer.h
     serialization/file_lock.h src/common/checked_archive.h src/engine/finite_gradients.h src/engine/sampled_rows.h)
+set(internal_search packages/data/src/column_view.h)
 set(internal_serving packages/data/src/pipeline_core.h packages/export/src/trace/visit_weights.h serialization/disk.h
     serialization/file_lock.h src/common/active_kernels.h src/features/id_rule.h src/tables/key_partitions.h)
 set(used_by_export formats)
-set(used_by_search formats training)
+set(used_by_search formats data training)
 set(used_by_serving data training export)
 
 # Sets `result` to the layer or package of a path in the repository, "programs" for examples and tests, "none" for a
@@ -113,7 +114,7 @@ function(check_include file number included)
      AND NOT included MATCHES "^tessera/" AND NOT included IN_LIST internal AND NOT included IN_LIST internal_${from})
     complain("includes ${included}, a private header that packages may not use. Include a public header, or move what is needed to where it belongs. The lists `internal` of check_layering.cmake have the private headers that they may use.")
   endif()
-  if(file MATCHES "^packages/serving/(src/(format|reader|server)/|include/tessera/serving/(export|pipeline|reader|server|tessera_serving)\\.h)"
+  if(file MATCHES "^packages/serving/(src/(format|reader|server)/|include/tessera/serving/(export|pipeline|reader|server|tessera_serving)\\.h)|^packages/search/src/scan/"
      AND included MATCHES "^(ATen|c10|caffe2|torch)/")
     complain("includes ${included} of LibTorch in a library that must do without it.")
   endif()

@@ -3,9 +3,11 @@
 
 #include <tessera/data/column_type.h>
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +28,15 @@ inline bool is_missing(float value) {
 }
 inline bool is_missing(const std::string& value) {
   return value.empty();
+}
+
+/// Maps floats to integers with the same order. 0 and -0 become equal.
+inline int64_t ordered(float value) {
+  const auto bits = std::bit_cast<int32_t>(value);
+  return bits >= 0 ? bits : std::numeric_limits<int32_t>::min() - int64_t{bits};
+}
+inline int64_t ordered(int64_t value) {
+  return value;
 }
 
 /// A column in memory that somebody else owns.

@@ -9,11 +9,9 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -108,15 +106,6 @@ struct ExampleColumn {
         static_cast<double>(std::nextafter(size, INFINITY) - size));
   }
 };
-
-/// Maps floats to integers with the same order. 0 and -0 become equal.
-inline int64_t ordered(float value) {
-  const auto bits = std::bit_cast<int32_t>(value);
-  return bits >= 0 ? bits : std::numeric_limits<int32_t>::min() - int64_t{bits};
-}
-inline int64_t ordered(int64_t value) {
-  return value;
-}
 
 /// The times of all examples, converted by ordered().
 struct Times {

@@ -28,8 +28,21 @@ class RowSet {
 
   /// The set of all rows.
   static RowSet all(int64_t size) {
+    return RowSet(size).complement();
+  }
+
+  /// The set of the rows of [0, size) for which contains_row(row) is true.
+  template <class ContainsRow>
+  static RowSet where(int64_t size, ContainsRow contains_row) {
     RowSet rows(size);
-    rows.complement();
+    for (int64_t begin = 0; begin < size; begin += kWordRows) {
+      const int64_t end = std::min(begin + kWordRows, size);
+      uint64_t word = 0;
+      for (int64_t row = begin; row < end; ++row) {
+        word |= uint64_t{contains_row(row)} << (row - begin);
+      }
+      rows.words_[word_of(begin)] = word;
+    }
     return rows;
   }
 
@@ -66,9 +79,12 @@ class RowSet {
     return *this;
   }
   /// Replaces the set with all rows that are not in it.
-  void complement() {
+  RowSet& complement() {
     std::ranges::transform(words_, words_.begin(), std::bit_not<>());
-    clear_tail();
+    if (size_ % kWordRows != 0) {
+      words_.back() &= bit_of(size_) - 1;
+    }
+    return *this;
   }
 
   bool operator==(const RowSet&) const = default;
@@ -78,15 +94,6 @@ class RowSet {
     return words_;
   }
   std::span<const uint64_t> words() && = delete;
-
-  /// Sets word i to make(i), for all words. Bits at and above `size` become 0.
-  template <class Make>
-  void fill_words(Make make) {
-    for (size_t i = 0; i < words_.size(); ++i) {
-      words_[i] = make(i);
-    }
-    clear_tail();
-  }
 
   /// Calls visit(row) for the rows of the set, in ascending order.
   template <class Visit>
@@ -104,11 +111,6 @@ class RowSet {
   }
   static uint64_t bit_of(int64_t row) {
     return uint64_t{1} << (row % kWordRows);
-  }
-  void clear_tail() {
-    if (size_ % kWordRows != 0) {
-      words_.back() &= bit_of(size_) - 1;
-    }
   }
 
   int64_t size_;
