@@ -369,6 +369,8 @@ TEST(ItemFilterTest, ErrorsSayWhatWasExpectedAndWhere) {
            "[where] position 16: expected a column, 'not' or '(', but got the end."},
           {"'year' = 1990",
            "[where] position 1: expected a column, 'not' or '(', but got 'year'."},
+          {"= 1990",
+           "[where] position 1: expected a column, 'not' or '(', but got =."},
           {"yaer = 1990",
            "[where] position 1: there is no column 'yaer'. The columns are year, price, genre, tags, release date."},
           {"year = 1990 year",
@@ -454,13 +456,18 @@ TEST(ItemFilterTest, LimitsLengthDepthAndValues) {
   EXPECT_VALUE_ERROR(films.passing(repeat("(", 1 << 16)), "at most 64 nested");
 
   EXPECT_EQ(
-      films.passing(repeat("year = 1 or ", 255) + "year = 1972"), (Rows{1}));
+      films.passing(repeat("year = 1 or ", 127) + "year = 1972"), (Rows{1}));
   EXPECT_VALUE_ERROR(
-      films.passing(repeat("year = 1 or ", 256) + "year = 1972"),
-      "[where] position 3080: expected at most 256 values, but got 1972.");
+      films.passing(repeat("year = 1 or ", 128) + "year = 1972"),
+      "[where] position 1537: expected at most 256 columns and values, but got year.");
+  EXPECT_EQ(
+      films.passing("year in (1972" + repeat(",1", 254) + ")"), (Rows{1}));
   EXPECT_VALUE_ERROR(
-      films.passing("year in (1" + repeat(",1", 256) + ")"),
-      "expected at most 256 values, but got 1.");
+      films.passing("year in (1972" + repeat(",1", 255) + ")"),
+      "[where] position 523: expected at most 256 columns and values, but got 1.");
+  EXPECT_VALUE_ERROR(
+      films.passing(repeat("year is missing or ", 256) + "year = 1972"),
+      "[where] position 4865: expected at most 256 columns and values, but got year.");
 }
 
 TEST(ItemFilterTest, RandomTextIsRefusedOrEvaluated) {

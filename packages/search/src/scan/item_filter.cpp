@@ -17,7 +17,7 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{64} << 10;
-constexpr int kMaxValues = 256;
+constexpr int kMaxNamed = 256;  // each costs one pass over the rows
 constexpr int kMaxDepth = 64;
 constexpr std::string_view kSpaces = " \t\r\n";
 constexpr std::string_view kEndsOfWords = " \t\r\n()=!<>,'\"";
@@ -66,7 +66,7 @@ class FilterParser {
   }
 
  private:
-  enum class TokenKind { kBare, kQuotedName, kText, kEnd };
+  enum class TokenKind { kWord, kSymbol, kQuotedName, kText, kEnd };
 
   std::string where() const {
     return fmt::format("[where] position {}:", begin_ + 1);
@@ -94,8 +94,8 @@ class FilterParser {
       kind_ = rest[0] == '"' ? TokenKind::kQuotedName : TokenKind::kText;
       read_quoted(rest[0]);
     } else {
-      kind_ = TokenKind::kBare;
       const size_t word = rest.find_first_of(kEndsOfWords);
+      kind_ = word == 0 ? TokenKind::kSymbol : TokenKind::kWord;
       const size_t symbol = rest.size() > 1 && rest[1] == '=' ? 2 : 1;
       token_ = rest.substr(0, word == 0 ? symbol : word);
       end_ += token_.size();
@@ -118,7 +118,8 @@ class FilterParser {
   }
 
   bool is(std::string_view token) const {
-    return kind_ == TokenKind::kBare && token_ == token;
+    return token_ == token &&
+        (kind_ == TokenKind::kWord || kind_ == TokenKind::kSymbol);
   }
   bool accept(std::string_view token) {
     const bool is_accepted = is(token);
@@ -160,9 +161,14 @@ class FilterParser {
     return rows;
   }
 
+  void count_named() {
+    check(++num_named_ <= kMaxNamed, "at most 256 columns and values");
+  }
+
   RowSet parse_comparison() {
+    count_named();
     check(
-        kind_ != TokenKind::kText && kind_ != TokenKind::kEnd,
+        kind_ == TokenKind::kWord || kind_ == TokenKind::kQuotedName,
         "a column, 'not' or '('");
     const AttributeColumn& column = attributes_.at(token_, where());
     next();
@@ -194,7 +200,7 @@ class FilterParser {
   }
 
   Range take_value(const AttributeColumn& column) {
-    check(++num_values_ <= kMaxValues, "at most 256 values");
+    count_named();
     const Range value = column.type == data::ColumnType::kText
         ? text_range(column)
         : column.type == data::ColumnType::kFloat32
@@ -204,16 +210,21 @@ class FilterParser {
     return value;
   }
 
-  Range text_range(const AttributeColumn& column) const {
+  void check_value(
+      bool condition,
+      const AttributeColumn& column,
+      std::string_view kind) const {
     check(
-        kind_ == TokenKind::kText && !token_.empty(),
-        fmt::format(
-            "'text' in single quotes for the column '{}'",
-            shorten(column.name)));
-    const auto found = std::ranges::lower_bound(column.texts, token_);
-    const int64_t low = found - column.texts.begin();
-    const bool exists = found != column.texts.end() && *found == token_;
-    return {low, exists ? low : low - 1};
+        condition,
+        fmt::format("{} for the column '{}'", kind, shorten(column.name)));
+  }
+
+  Range text_range(const AttributeColumn& column) const {
+    const bool is_text = kind_ == TokenKind::kText && !token_.empty();
+    check_value(is_text, column, "'text' in single quotes");
+    const auto same = std::ranges::equal_range(column.texts, token_);
+    const auto first = column.texts.begin();
+    return {same.begin() - first, same.end() - first - 1};
   }
 
   template <class Number>
@@ -222,10 +233,9 @@ class FilterParser {
     Number number{};
     const char* end = token_.data() + token_.size();
     const auto read = std::from_chars(token_.data(), end, number);
-    check(
-        kind_ == TokenKind::kBare && read.ec == std::errc() &&
-            read.ptr == end && !data::is_missing(number),
-        fmt::format("{} for the column '{}'", kind, shorten(column.name)));
+    const bool is_number =
+        kind_ == TokenKind::kWord && read.ec == std::errc() && read.ptr == end;
+    check_value(is_number && !data::is_missing(number), column, kind);
     return {data::ordered(number), data::ordered(number)};
   }
 
@@ -245,7 +255,7 @@ class FilterParser {
 
   std::string_view text_;
   const ItemAttributes& attributes_;
-  int num_values_ = 0;
+  int num_named_ = 0;
   // The token, which is in [begin_, end_) of the text. token_ has no quotes.
   TokenKind kind_ = TokenKind::kEnd;
   std::string token_;

@@ -20,19 +20,18 @@ namespace tessera {
 ///               | column "contains" value
 ///               | column "is" "missing"
 ///
-/// A column is a name of letters, digits and "_", or any name in double quotes. A value is a
-/// number, or text in single quotes. A quote within quotes is written twice. The words of
-/// the language may be in upper case. `contains` is for columns of lists, and all others but
-/// `is missing` are for columns without. Text is ordered by its bytes. A number for a column
-/// of floats is rounded to float32, as the values of the column are.
+/// A column is a word, or any name in double quotes. A value is a number, or text in single
+/// quotes. A quote within quotes is written twice. `contains` is for columns of lists, `is
+/// missing` for all, and the others are for columns without lists. Text is ordered by its
+/// bytes. A number for a column of floats is rounded to float32, as the column is.
 ///
-/// A comparison with a missing value is false, also that with !=. `not` gives all other
-/// items, also those with a missing value. A list without values is missing.
+/// A comparison with a missing value is false, also with !=. `not` gives all other items,
+/// also those with a missing value. A list without values is missing.
 ///
-/// A filter has at most 64 KiB, 128 comparisons, and 64 nested parentheses and `not`.
-/// Errors:  c10::ValueError for another filter, with the position in its text, from 1; if
-///          there is no such column, with the names of all; for a value of another type.
-///          Nothing is compared before the whole filter is checked.
+/// A filter has at most 64 KiB, and names at most 256 columns and values. At most 64 `not`
+/// and parentheses are nested.
+/// Errors:  c10::ValueError for another filter, with the position in the text, from 1, and
+///          what was expected there. For an unknown column, it lists the columns.
 RowSet rows_where(std::string_view filter, const ItemAttributes& attributes);
 
 }  // namespace tessera
