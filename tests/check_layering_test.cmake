@@ -104,6 +104,7 @@ expect("ATen/core/Tensor.h of LibTorch" "src/kernels/a.h" "#include <ATen/core/T
 expect("c10/util/Exception.h of LibTorch" "src/kernels/a.h" "#include <c10/util/Exception.h>")
 expect("torch/nn/module.h of LibTorch" "src/kernels/a.h" "#include \"torch/nn/module.h\"")
 expect("ATen/core/Tensor.h of LibTorch" "layers/dense/kernels/a.h" "#include <ATen/core/Tensor.h>")
+expect("ATen/core/Tensor.h of LibTorch" "packages/search/src/scan/a.cpp" "#include <ATen/core/Tensor.h>")
 expect("torch/torch.h, which takes" "layers/a.cpp" "#include <torch/torch.h>")
 expect("torch/all.h, which takes" "include/tessera/layers/a.h" "#include <torch/all.h>")
 expect("fmt/format.h in a public" "include/tessera/layers/a.h" "#include <fmt/format.h>")
