@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tessera::data {
 
@@ -51,5 +52,9 @@ void visit_values(const Column& column, Visit&& visit) {
     visit(std::span(values.const_data_ptr<float>(), size));
   }
 }
+
+/// The view of a column that has passed validate(). It is valid as long as `kept`, which
+/// gets copies of tensors that are not contiguous.
+ColumnView view_of(const Column& column, std::vector<at::Tensor>& kept);
 
 }  // namespace tessera::data

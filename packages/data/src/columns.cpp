@@ -21,6 +21,11 @@ namespace tessera::data {
 
 namespace {
 
+template <class T>
+std::span<const T> span_of(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<T>(), static_cast<size_t>(tensor.numel())};
+}
+
 int64_t count_values(const Column& column) {
   if (const auto* text =
           std::get_if<std::vector<std::string>>(&column.values)) {
@@ -102,6 +107,27 @@ bool Columns::contains(std::string_view name) const {
   return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     return entry.first == name;
   });
+}
+
+ColumnView view_of(const Column& column, std::vector<at::Tensor>& kept) {
+  ColumnView view;
+  if (const auto* text =
+          std::get_if<std::vector<std::string>>(&column.values)) {
+    view.values = std::span<const std::string>(*text);
+  } else {
+    const at::Tensor& values =
+        kept.emplace_back(std::get<at::Tensor>(column.values).contiguous());
+    if (values.scalar_type() == at::kLong) {
+      view.values = span_of<int64_t>(values);
+    } else {
+      view.values = span_of<float>(values);
+    }
+  }
+  if (column.row_splits.defined()) {
+    view.row_splits =
+        span_of<int64_t>(kept.emplace_back(column.row_splits.contiguous()));
+  }
+  return view;
 }
 
 const Column& find_column(

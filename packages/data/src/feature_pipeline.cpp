@@ -5,6 +5,7 @@
 #include <tessera/common/shorten.h>
 
 #include "packages/data/src/column_view.h"
+#include "packages/data/src/column_values.h"
 #include "packages/data/src/pipeline_core.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
@@ -22,34 +23,6 @@
 namespace tessera::data {
 
 namespace {
-
-template <class T>
-std::span<const T> span_of(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<T>(), static_cast<size_t>(tensor.numel())};
-}
-
-// The view of a column that has passed validate(). It is valid as long as `kept`, which
-// has copies of tensors that are not contiguous.
-ColumnView view_of(const Column& column, std::vector<at::Tensor>& kept) {
-  ColumnView view;
-  if (const auto* text =
-          std::get_if<std::vector<std::string>>(&column.values)) {
-    view.values = std::span<const std::string>(*text);
-  } else {
-    const at::Tensor& values =
-        kept.emplace_back(std::get<at::Tensor>(column.values).contiguous());
-    if (values.scalar_type() == at::kLong) {
-      view.values = span_of<int64_t>(values);
-    } else {
-      view.values = span_of<float>(values);
-    }
-  }
-  if (column.row_splits.defined()) {
-    view.row_splits =
-        span_of<int64_t>(kept.emplace_back(column.row_splits.contiguous()));
-  }
-  return view;
-}
 
 // The ids of a feature as tensors. `column_splits` are the row splits of its first column.
 class TensorIds final : public IdsMemory {
