@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/transforms.h>
+#include <tessera/search/recommender.h>
+
+#include <torch/nn/modules/linear.h>
+
+#include "tests/test_util.h"
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <set>
+
+namespace tessera::recommender_test {
+
+using data::Columns;
+using Texts = std::vector<std::string>;
+using Ids = std::vector<int64_t>;
+
+// A model without tables. The vectors of users and items are given, so that a test knows
+// all scores.
+torch::nn::Linear some_model() {
+  return torch::nn::Linear(1, 1);
+}
+
+Ids ids_of(const at::Tensor& tensor) {
+  Ids ids;
+  for (int64_t i = 0; i < tensor.numel() && tensor[i].item<int64_t>() >= 0;
+       ++i) {
+    ids.push_back(tensor[i].item<int64_t>());
+  }
+  return ids;
+}
+
+// Ten users and 50 items with random vectors, and attributes of the items.
+struct Catalogue {
+  at::Tensor users = at::randn({10, 6});
+  at::Tensor vectors = at::randn({50, 6});
+  at::Tensor ids = at::randperm(1000).narrow(0, 0, 50);
+  at::Tensor years = at::randint(1980, 2010, {50}, at::kLong);
+  Texts genres = {};
+
+  Catalogue() {
+    for (int64_t i = 0; i < 50; ++i) {
+      genres.emplace_back(i % 7 == 0 ? "" : i % 3 == 0 ? "drama" : "comedy");
+    }
+  }
+
+  Columns attributes() const {
+    Columns columns;
+    columns.add("item", {.values = ids});
+    columns.add("genre", {.values = genres});
+    columns.add("year", {.values = years});
+    return columns;
+  }
+
+  RecommenderOptions options() const {
+    return {
+        .items =
+            [this] {
+              return RecommenderItems{
+                  .vectors = vectors, .ids = ids, .popularity = at::arange(50)};
+            },
+        .query =
+            [this](const Features& features) {
+              return users.index_select(
+                  0, std::get<at::Tensor>(features["user"]));
+            },
+        .attributes = attributes()};
+  }
+
+  // The best k items of a user by plain doubles.
+  template <class Allows>
+  Ids best(int64_t user, int64_t k, bool is_cosine, Allows allows) const {
+    struct Scored {
+      double score;
+      int64_t id;
+    };
+    const at::Tensor query = users[user].to(at::kDouble);
+    std::vector<Scored> all;
+    for (int64_t i = 0; i < 50; ++i) {
+      if (!allows(i)) {
+        continue;
+      }
+      const at::Tensor row = vectors[i].to(at::kDouble);
+      double score = query.dot(row).item<double>();
+      if (is_cosine) {
+        score /= query.norm().item<double>() * row.norm().item<double>();
+      }
+      all.push_back({score, ids[i].item<int64_t>()});
+    }
+    std::ranges::sort(all, [](const Scored& left, const Scored& right) {
+      return left.score > right.score;
+    });
+    Ids found;
+    for (size_t i = 0; i < std::min(all.size(), static_cast<size_t>(k)); ++i) {
+      found.push_back(all[i].id);
+    }
+    return found;
+  }
+};
+
+Features users_of(const Ids& ids) {
+  return {{"user", Feature(at::tensor(ids, at::kLong))}};
+}
+
+TEST(RecommenderTest, FindsWhatAPlainLoopFinds) {
+  const Catalogue catalogue;
+  std::mt19937 random(7);
+  for (const ItemScore score : {ItemScore::kDot, ItemScore::kCosine}) {
+    RecommenderOptions options = catalogue.options();
+    options.score = score;
+    const Recommender recommender(some_model(), options);
+    for (int64_t round = 0; round < 50; ++round) {
+      const auto year = static_cast<int64_t>(1980 + random() % 30);
+      const auto left_out =
+          catalogue.ids[static_cast<int64_t>(random() % 50)].item<int64_t>();
+      const auto k = static_cast<int64_t>(1 + random() % 50);
+      Ids chosen;
+      for (int64_t i = 0; i < 50; i += 1 + round % 2) {
+        chosen.push_back(catalogue.ids[i].item<int64_t>());
+      }
+      const Recommendations found = recommender.recommend(
+          users_of({0, 3, 9}),
+          {.k = k,
+           .where = "genre = 'drama' or year >= " + std::to_string(year),
+           .exclude = {left_out, 2000},
+           .choose_from = chosen});
+      const auto passes = [&](int64_t i) {
+        return i % (1 + round % 2) == 0 &&
+            (catalogue.genres[static_cast<size_t>(i)] == "drama" ||
+             catalogue.years[i].item<int64_t>() >= year);
+      };
+      int64_t passed = 0;
+      for (int64_t i = 0; i < 50; ++i) {
+        passed += passes(i) ? 1 : 0;
+      }
+      EXPECT_EQ(found.passed, passed);
+      EXPECT_TRUE(found.texts.empty());
+      int64_t row = 0;
+      for (const int64_t user : {0, 3, 9}) {
+        EXPECT_EQ(
+            ids_of(found.ids[row]),
+            catalogue.best(
+                user, k, score == ItemScore::kCosine, [&](int64_t i) {
+                  return passes(i) &&
+                      catalogue.ids[i].item<int64_t>() != left_out;
+                }));
+        EXPECT_EQ(
+            found.from[static_cast<size_t>(row)], RecommendedFrom::kQuery);
+        ++row;
+      }
+    }
+  }
+}
+
+TEST(RecommenderTest, ScoresAreThoseOfTheVectors) {
+  const Catalogue catalogue;
+  const Recommender recommender(some_model(), catalogue.options());
+  const Recommendations found = recommender.recommend(users_of({4}), {.k = 50});
+  const auto scores = at::matmul(catalogue.users[4], catalogue.vectors.t());
+  expect_close(found.scores[0], std::get<0>(scores.sort(0, true)));
+}
+
+TEST(RecommenderTest, LeavesOutWhatUsersHaveSeen) {
+  const Catalogue catalogue;
+  RecommenderOptions options = catalogue.options();
+  // User u has seen the items of the rows u and u + 1.
+  options.seen = [&](const at::Tensor& users) {
+    return RaggedFeature::from_lengths(
+        catalogue.ids.index_select(
+            0, at::stack({users, users + 1}, 1).flatten()),
+        at::full({users.size(0)}, 2, at::kLong));
+  };
+  const Recommender recommender(some_model(), options);
+  const Recommendations found =
+      recommender.recommend(users_of({2, 5}), {.k = 50, .exclude_seen = true});
+  for (int64_t row = 0; row < 2; ++row) {
+    const int64_t user = row == 0 ? 2 : 5;
+    EXPECT_EQ(
+        ids_of(found.ids[row]), catalogue.best(user, 50, false, [&](int64_t i) {
+          return i != user && i != user + 1;
+        }));
+  }
+  EXPECT_EQ(
+      ids_of(recommender.recommend(users_of({2}), {.k = 50}).ids[0]).size(),
+      50U);
+}
+
+TEST(RecommenderTest, UnknownUsersComeByItemsOrGetPopularOnes) {
+  Columns items;
+  items.add("item", {.values = Texts{"a", "b", "c"}});
+  items.add("kind", {.values = Texts{"x", "y", "x"}});
+  const data::FeaturePipeline pipeline(
+      {{.name = "user",
+        .columns = {"user"},
+        .transform = data::transforms::Vocabulary{.values = Texts{"ann", "bob"}}},
+       {.name = "item",
+        .columns = {"item"},
+        .transform = data::transforms::Vocabulary{.values = Texts{"a", "b", "c"}}}});
+  const int64_t first = pipeline.num_reserved_ids("item");
+  // Items a, b, c. User ann likes a, bob likes c.
+  const at::Tensor vectors = floats({3, 0, 2, 1, 0, 4}).view({3, 2});
+  const at::Tensor user_vectors = floats({1, 0, 0, 1}).view({2, 2});
+  std::vector<int64_t> batches;
+  RecommenderOptions options{
+      .items =
+          [&] {
+            return RecommenderItems{
+                .vectors = vectors,
+                .ids = at::arange(first, first + 3),
+                .popularity = floats({1, 5, 2})};
+          },
+      .query =
+          [&](const Features& users) {
+            const auto& ids = std::get<at::Tensor>(users["user"]);
+            batches.push_back(ids.size(0));
+            return user_vectors.index_select(
+                0, ids - pipeline.num_reserved_ids("user"));
+          },
+      .pipeline = pipeline,
+      .fold_in =
+          [&](const RaggedFeature& bags) {
+            // The mean of the vectors of the items.
+            const at::Tensor rows =
+                vectors.index_select(0, bags.values - first);
+            at::Tensor sums = at::zeros({bags.row_splits.size(0) - 1, 2});
+            for (int64_t i = 0; i < sums.size(0); ++i) {
+              const auto begin = bags.row_splits[i].item<int64_t>();
+              const auto end = bags.row_splits[i + 1].item<int64_t>();
+              sums[i] = rows.narrow(0, begin, end - begin).mean(0);
+            }
+            return sums;
+          },
+      .attributes = items};
+  const Recommender recommender(some_model(), options);
+  Columns users;
+  users.add("user", {.values = Texts{"bob", "eve", "dan", "ann"}});
+  users.add(
+      "item",
+      {.values = Texts{"c", "c", "zzz"},
+       .row_splits = int64s({0, 1, 2, 2, 3})});
+  const Recommendations found =
+      recommender.recommend(users, {.k = 2, .exclude_seen = true});
+  EXPECT_EQ(
+      found.from,
+      (std::vector{
+          RecommendedFrom::kQuery,
+          RecommendedFrom::kFoldIn,
+          RecommendedFrom::kPopularity,
+          RecommendedFrom::kQuery}));
+  EXPECT_EQ(batches, (Ids{2}));
+  // bob has seen c; eve, who likes c, too; dan gets b and c; ann gets a, b.
+  EXPECT_EQ(
+      found.texts,
+      (std::vector<Texts>{{"b", "a"}, {"b", "a"}, {"b", "c"}, {"a", "b"}}));
+  expect_close(found.scores[1], floats({4, 0}));
+  expect_close(found.scores[2], floats({5, 2}));
+  EXPECT_EQ(found.passed, 3);
+
+  const Recommendations filtered =
+      recommender.recommend(users, {.k = 3, .where = "kind = 'x'"});
+  EXPECT_EQ(filtered.passed, 2);
+  EXPECT_EQ(filtered.texts[2], (Texts{"c", "a"}));
+  EXPECT_EQ(filtered.ids[2][2].item<int64_t>(), -1);
+
+  // Without a user, the items alone decide.
+  Columns sequences;
+  sequences.add(
+      "item", {.values = Texts{"a", "c"}, .row_splits = int64s({0, 1, 1, 2})});
+  EXPECT_EQ(
+      recommender.recommend(sequences, {.k = 1}).texts,
+      (std::vector<Texts>{{"a"}, {"b"}, {"c"}}));
+}
+
+TEST(RecommenderTest, DiversityLimitsTheItemsOfAValue) {
+  const Catalogue catalogue;
+  const Recommender recommender(some_model(), catalogue.options());
+  const Recommendations found = recommender.recommend(
+      users_of({0, 1}),
+      {.k = 12, .diversity = Diversity{.column = "genre", .max_per_value = 2}});
+  for (int64_t user = 0; user < 2; ++user) {
+    // Takes the best in turn, as a reader of the whole list would.
+    std::map<std::string, int64_t> chosen;
+    Ids expected;
+    for (const int64_t id :
+         catalogue.best(user, 50, false, [](int64_t) { return true; })) {
+      const auto row = (catalogue.ids == id).nonzero().item<int64_t>();
+      const std::string& genre = catalogue.genres[static_cast<size_t>(row)];
+      if (expected.size() < 12 && (genre.empty() || ++chosen[genre] <= 2)) {
+        expected.push_back(id);
+      }
+    }
+    EXPECT_EQ(ids_of(found.ids[user]), expected);
+  }
+}
+
+TEST(RecommenderTest, ARankerOrdersTheCandidates) {
+  const Catalogue catalogue;
+  RecommenderOptions options = catalogue.options();
+  options.num_candidates = 7;
+  options.ranker = [](const Features& user, const at::Tensor& items) {
+    EXPECT_EQ(std::get<at::Tensor>(user["user"]).size(0), 1);
+    return -items.to(at::kFloat);  // prefers small ids
+  };
+  const Recommender recommender(some_model(), options);
+  const Recommendations found =
+      recommender.recommend(users_of({3, 8}), {.k = 4});
+  for (int64_t row = 0; row < 2; ++row) {
+    Ids expected = catalogue.best(
+        row == 0 ? 3 : 8, 7, false, [](int64_t) { return true; });
+    std::ranges::sort(expected);
+    expected.resize(4);
+    EXPECT_EQ(ids_of(found.ids[row]), expected);
+    EXPECT_EQ(
+        found.scores[row][0].item<float>(), -static_cast<float>(expected[0]));
+  }
+}
+
+TEST(RecommenderTest, RefreshTakesNewItemsOrKeepsTheOldOnes) {
+  Catalogue catalogue;
+  Recommender recommender(some_model(), catalogue.options());
+  const RecommendOptions filtered{.k = 1, .where = "year >= 1980"};
+  const at::Tensor before = recommender.recommend(users_of({0}), filtered).ids;
+  const at::Tensor old = catalogue.vectors;
+  catalogue.vectors = at::full({50, 6}, NAN);
+  EXPECT_RAISES(
+      c10::ValueError,
+      recommender.refresh(),
+      "items.vectors gave NaN or infinity");
+  EXPECT_TRUE(
+      at::equal(recommender.recommend(users_of({0}), filtered).ids, before));
+  catalogue.vectors = -old;
+  recommender.refresh();
+  EXPECT_EQ(
+      ids_of(recommender.recommend(users_of({0}), filtered).ids[0]),
+      catalogue.best(0, 1, false, [](int64_t) { return true; }));
+}
+
+TEST(RecommenderTest, TheModelIsInEvalDuringTheQuery) {
+  const Catalogue catalogue;
+  const auto model = some_model();
+  RecommenderOptions options = catalogue.options();
+  options.query = [&](const Features& users) {
+    EXPECT_FALSE(model->is_training());
+    EXPECT_FALSE(at::GradMode::is_enabled());
+    return catalogue.users.index_select(0, std::get<at::Tensor>(users["user"]));
+  };
+  const Recommender recommender(model, options);
+  recommender.recommend(users_of({1}));
+  EXPECT_TRUE(model->is_training());
+}
+
+TEST(RecommenderTest, RefusesWhatItCannotAnswer) {
+  const Catalogue catalogue;
+  const Recommender recommender(some_model(), catalogue.options());
+  expect_refusals<RecommendOptions>(
+      {{{.k = 0}, "k must be in [1, 50]"},
+       {{.k = 51}, "k must be in [1, 50]"},
+       {{.exclude_seen = true}, "exclude_seen needs RecommenderOptions::seen"},
+       {{.where = "color = 'red'"}, "'color'"},
+       {{.where = "year = 'red'"}, "'year'"},
+       {{.where = "year >"}, "position"},
+       {{.choose_from = Ids{int64_t{1} << 60}},
+        "choose_from has the id 1152921504606846976"},
+       {{.diversity = Diversity{.column = "color", .max_per_value = 1}},
+        "'color'"},
+       {{.diversity = Diversity{.column = "genre"}}, "max_per_value is 0"}},
+      [&](const RecommendOptions& options) {
+        recommender.recommend(users_of({0}), options);
+      });
+  expect_refusals<Features>(
+      {{Features(), "but got an empty one"},
+       {users_of({}), "the same number of users, 1 or more, but 'user' has 0"},
+       {{{"user", Feature(int64s({1}))}, {"item", Feature(int64s({1}))}},
+        "the feature 'item' must be ragged"},
+       {{{"user", Feature(int64s({1, 2}))},
+         {"item",
+          Feature(RaggedFeature{
+              .values = int64s({1}), .row_splits = int64s({0, 1})})}},
+        "'item' has 1 and others have 2"},
+       {{{"item",
+          Feature(RaggedFeature{
+              .values = int64s({1}), .row_splits = int64s({0, 2})})}},
+        "the row_splits of item must have 2 numbers that ascend from 0 to 1"},
+       {{{"user", Feature(floats({1}))}}, "user must be int32 or int64"}},
+      [&](const Features& users) { recommender.recommend(users); });
+  Columns raw;
+  raw.add("user", {.values = Texts{"ann"}});
+  EXPECT_RAISES(
+      c10::ValueError,
+      recommender.recommend(raw),
+      "raw values need RecommenderOptions::pipeline");
+}
+
+TEST(RecommenderTest, RefusesOptionsThatDoNotFit) {
+  const Catalogue catalogue;
+  const auto refuses = [&](auto change, const char* text) {
+    RecommenderOptions options = catalogue.options();
+    change(options);
+    EXPECT_RAISES(c10::ValueError, Recommender(some_model(), options), text);
+  };
+  const auto with_items = [&](RecommenderItems items) {
+    return [items](RecommenderOptions& options) {
+      options.items = [items] { return items; };
+    };
+  };
+  refuses(
+      [](auto& options) { options.query = nullptr; },
+      "expected a model, options.items and options.query");
+  refuses(
+      [](auto& options) { options.num_candidates = 0; },
+      "num_candidates must be >= 1, but is 0");
+  refuses(
+      [](auto& options) { options.item = "film"; },
+      "options.attributes must have the column 'film'");
+  refuses(with_items({}), "must give the vectors of one or more items");
+  refuses(with_items({.vectors = at::ones({0, 4})}), "one or more items");
+  refuses(
+      with_items({.vectors = at::ones({2, 4}), .ids = int64s({1, 2, 3})}),
+      "one id per vector, 2, but has 3");
+  refuses(
+      with_items({.vectors = at::ones({2, 4}), .ids = int64s({5, 5})}),
+      "has 5 twice");
+  refuses(
+      with_items({.vectors = at::ones({2, 4}), .ids = int64s({-5, 5})}),
+      "must be >= 0 and different, but has -5");
+  refuses(
+      with_items({.vectors = at::ones({2, 4}), .popularity = at::ones({3})}),
+      "items.popularity");
+  EXPECT_RAISES(
+      c10::ValueError,
+      Recommender(training::ModelPointer(), catalogue.options()),
+      "expected a model");
+
+  RecommenderOptions options = catalogue.options();
+  options.query = [](const Features&) { return at::ones({1, 5}); };
+  EXPECT_RAISES(
+      c10::ValueError,
+      Recommender(some_model(), options).recommend(users_of({0})),
+      "options.query must give floats [1, 6]");
+}
+
+}  // namespace tessera::recommender_test
