@@ -403,6 +403,70 @@ TEST_F(LayersReferenceTest, TopKIndex) {
   expect_close(found.scores[1], scores[1].narrow(0, 1, 10));
 }
 
+TEST_F(LayersReferenceTest, Recommender) {
+  using Texts = std::vector<std::string>;
+  data::Columns films;
+  films.add("film", {.values = Texts{"Heat", "Ran", "Alien", "Amadeus"}});
+  films.add("genre", {.values = Texts{"crime", "drama", "horror", "drama"}});
+  films.add("year", {.values = torch::tensor({1995, 1985, 1979, 1984})});
+  const data::FeaturePipeline pipeline(
+      {{.name = "user",
+        .columns = {"user"},
+        .transform =
+            data::transforms::Vocabulary{.values = Texts{"ann", "bob"}}},
+       {.name = "film",
+        .columns = {"film"},
+        .transform = data::transforms::Vocabulary{
+            .values = Texts{"Heat", "Ran", "Alien", "Amadeus"}}}});
+  TPUEmbedding model(
+      TPUEmbeddingOptions{.features = pipeline.make_features({.dim = 4})});
+  const auto first = pipeline.num_reserved_ids("film");
+  const auto film_ids = torch::arange(first, pipeline.vocabulary_size("film"));
+  const auto clicks = torch::tensor({9, 5, 7, 2});
+  // ann has seen Ran.
+  const auto seen = [&](const torch::Tensor& ids) {
+    return RaggedFeature::from_lengths(
+        torch::tensor({first + 1}),
+        torch::cat({torch::ones({1}), torch::zeros({ids.size(0) - 1})})
+            .to(torch::kLong));
+  };
+  data::Columns users;
+  users.add("user", {.values = Texts{"ann", "a new user"}});
+  // snippet: Recommender
+  const Recommender recommender(
+      model,
+      {.items =
+           [&] {
+             return RecommenderItems{
+                 .vectors =
+                     model->forward_partial({{"film", film_ids}})["film"],
+                 .ids = film_ids,
+                 .popularity = clicks};
+           },
+       .query =
+           [&](const Features& features) {
+             return model->forward_partial(features)["user"];
+           },
+       .pipeline = pipeline,
+       .item = "film",
+       .seen = seen,
+       .attributes = films});
+  const Recommendations found = recommender.recommend(
+      users,
+      {.k = 2,
+       .exclude_seen = true,
+       .where = "genre = 'drama' or year < 1980",
+       .diversity = Diversity{.column = "genre", .max_per_value = 1}});
+  for (const std::string& film : found.texts[0]) {
+    std::cout << film << "\n";  // the films for the first user, best first
+  }
+  // end snippet
+  EXPECT_EQ(found.passed, 3);
+  EXPECT_EQ(found.texts[0].size(), 2U);
+  EXPECT_EQ(found.texts[1], (Texts{"Alien", "Ran"}));
+  EXPECT_EQ(found.from[1], RecommendedFrom::kPopularity);
+}
+
 TEST_F(LayersReferenceTest, FaissIndex) {
   const auto vectors = torch::rand({2000, 8});
   const auto ids = torch::arange(2000) + 100;

@@ -78,7 +78,7 @@ struct RecommendOptions {
   /// Leaves out what RecommenderOptions::seen says, and the items that a user comes with.
   bool exclude_seen = false;
   /// An expression over attributes, such as "genre = 'drama' and year >= 1990". Empty: all
-  /// items. docs/search.md has the language.
+  /// items. docs/recommend.md has the language.
   std::string where = {};
   /// Ids of items to leave out. Ids that are no items are ignored.
   std::vector<int64_t> exclude = {};
@@ -103,8 +103,36 @@ struct Recommendations {
   int64_t passed = 0;
 };
 
-// snippet: tests/docs/reference_recommender_test.cpp Recommender
+// snippet: tests/docs/reference_layers_test.cpp Recommender
 /// Finds the best items of users in a trained model.
+///
+///   const Recommender recommender(
+///       model,
+///       {.items =
+///            [&] {
+///              return RecommenderItems{
+///                  .vectors =
+///                      model->forward_partial({{"film", film_ids}})["film"],
+///                  .ids = film_ids,
+///                  .popularity = clicks};
+///            },
+///        .query =
+///            [&](const Features& features) {
+///              return model->forward_partial(features)["user"];
+///            },
+///        .pipeline = pipeline,
+///        .item = "film",
+///        .seen = seen,
+///        .attributes = films});
+///   const Recommendations found = recommender.recommend(
+///       users,
+///       {.k = 2,
+///        .exclude_seen = true,
+///        .where = "genre = 'drama' or year < 1980",
+///        .diversity = Diversity{.column = "genre", .max_per_value = 1}});
+///   for (const std::string& film : found.texts[0]) {
+///     std::cout << film << "\n";  // the films for the first user, best first
+///   }
 ///
 /// A user is known if there is a feature `user` with an id that is not reserved, or no such
 /// feature. Known users, and without `fold_in` those with items, get what `query` finds.
