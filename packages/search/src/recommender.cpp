@@ -75,6 +75,13 @@ std::vector<int64_t> integers_of(
   return {begin, begin + values.numel()};
 }
 
+// Rows of length 1 for cosines. A length below 1e-12 counts as 1e-12.
+at::Tensor scaled_for(ItemScore score, const at::Tensor& vectors) {
+  return score == ItemScore::kDot
+      ? vectors
+      : vectors / vectors.norm(2, 1, /*keepdim=*/true).clamp_min(1e-12);
+}
+
 // A float32 matrix with `rows` rows of finite numbers.
 at::Tensor vectors_of(
     const at::Tensor& vectors,
@@ -268,9 +275,10 @@ class Recommender::Impl {
           ids[i] < 0 ? "" : " twice");
       sorted->ids.push_back(ids[i]);
     }
-    sorted->vectors =
+    sorted->vectors = scaled_for(
+        options_.score,
         vectors_of(items.vectors, kMake, "items.vectors", size, std::nullopt)
-            .index_select(0, at::tensor(order, at::kLong));
+            .index_select(0, at::tensor(order, at::kLong)));
     if (items.popularity.defined()) {
       const at::Tensor popularity = vectors_of(
           items.popularity.to(at::kFloat).unsqueeze(-1),
@@ -615,8 +623,10 @@ class Recommender::Impl {
         vectors.index_copy_(
             0,
             at::tensor(users, at::kLong),
-            vectors_of(
-                compute(users), kRecommend, name, std::ssize(users), dim));
+            scaled_for(
+                options_.score,
+                vectors_of(
+                    compute(users), kRecommend, name, std::ssize(users), dim)));
       }
     };
     add(RecommendedFrom::kQuery,
@@ -650,9 +660,6 @@ class Recommender::Impl {
     const ScanRows rows{
         .dim = items.vectors.size(1),
         .segments = std::span(&segment, 1),
-        .score = is_popular || options_.score == ItemScore::kDot
-            ? ScoreKind::kDot
-            : ScoreKind::kCosine,
         // The vectors of these users are zeros.
         .biases = is_popular ? items.popularity.data() : nullptr};
     std::vector<ScanRequest> requests;
