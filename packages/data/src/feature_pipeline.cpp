@@ -4,14 +4,15 @@
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 
-#include "packages/data/src/column_view.h"
 #include "packages/data/src/column_values.h"
+#include "packages/data/src/column_view.h"
 #include "packages/data/src/pipeline_core.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <deque>
@@ -68,7 +69,7 @@ class TensorMemory final : public PipelineMemory {
       : columns_(columns), num_dense_(num_dense) {}
 
   float* make_dense() override {
-    dense_ = at::empty({columns_.batch_size(), num_dense_}, at::kFloat);
+    dense_ = at::zeros({columns_.batch_size(), num_dense_}, at::kFloat);
     return dense_.data_ptr<float>();
   }
   IdsMemory& make_feature(const PipelineOutput& output) override {
@@ -112,11 +113,21 @@ FeaturePipeline::FeaturePipeline(
           is_from_file)) {}
 
 PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
+  return apply(columns, /*is_partial=*/false);
+}
+
+PipelineBatch FeaturePipeline::apply_present(const Columns& columns) const {
+  return apply(columns, /*is_partial=*/true);
+}
+
+PipelineBatch FeaturePipeline::apply(const Columns& columns, bool is_partial)
+    const {
   const ProfileScope scope("tessera::FeaturePipeline");
   std::vector<at::Tensor> kept;
-  const PipelineInputs inputs = core_->make_inputs(
+  PipelineInputs inputs = core_->make_inputs(
       columns.entries(),
       [&](const Column& column) { return view_of(column, kept); });
+  inputs.is_partial = is_partial;
   TensorMemory memory(columns, num_dense());
   const std::string warning = core_->apply(inputs, memory);
   if (!warning.empty()) {

@@ -75,6 +75,10 @@ class FeaturePipeline {
   ///          for missing values under Missing::kError, and for numbers whose result is
   ///          not finite; c10::IndexError for a value out of range.
   PipelineBatch apply(const Columns& columns) const;
+  /// Converts one batch to the outputs whose columns it has, such as those of users.
+  /// Numbers of other outputs are 0.
+  /// Errors:  as apply(), but for missing columns.
+  PipelineBatch apply_present(const Columns& columns) const;
 
   /// The types of the columns that give ids: the types that the constructor got, those
   /// that the transforms need, and those of the first batch. Pass the result as `types`
@@ -142,6 +146,7 @@ class FeaturePipeline {
       std::vector<PipelineOutput> outputs,
       std::map<std::string, ColumnType> types,
       bool is_from_file);
+  PipelineBatch apply(const Columns& columns, bool is_partial) const;
 
   std::shared_ptr<const PipelineCore> core_;
 };

@@ -20,7 +20,8 @@ namespace tessera {
 /// The items that a Recommender ranks.
 struct RecommenderItems {
   at::Tensor vectors = {};  // [items, dim] floats, finite
-  /// Different ids >= 0. Undefined: 0, 1, 2, ...
+  /// Different ids >= 0. Undefined: 0, 1, 2, ... Ids that are reserved in the pipeline, which
+  /// stand for missing and unknown values, are left out.
   at::Tensor ids = {};  // [items] int32 or int64
   /// How popular each item is, such as its number of clicks. Users of whom nothing is known
   /// get the most popular items. Undefined: such a user is an error.
@@ -32,37 +33,37 @@ struct RecommenderItems {
 /// and items [bias_item, 1].
 enum class ItemScore { kDot, kCosine };
 
-/// What a Recommender needs.
+/// What a Recommender needs. The model is in eval() and without gradients during its
+/// functions, but for `seen`.
 struct RecommenderOptions {
   /// The items, with vectors of the model as it is now. The constructor and refresh() call
-  /// it, under NoGradGuard and with the model in eval(). Required.
+  /// it. Required.
   std::function<RecommenderItems()> items = {};
-  /// The vectors of users, [batch, dim] floats, from the features that recommend() gets.
-  /// Required.
-  std::function<at::Tensor(const Features& users)> query = {};
+  /// The vectors of users, [batch, dim] floats, from their features, and from the numbers of
+  /// the pipeline. Required.
+  std::function<at::Tensor(const data::PipelineBatch& users)> query = {};
   ItemScore score = ItemScore::kDot;
-  /// Converts raw values of users, and the texts of items. Only the outputs whose columns
-  /// recommend() gets are computed.
+  /// Converts raw values to ids, and ids of items to text. It has an output `item`.
   std::optional<data::FeaturePipeline> pipeline = {};
-  /// The feature with the ids of users. Reserved ids of the pipeline, which stand for
-  /// unknown users, do not count as known.
+  /// The feature with the id of each user. Reserved ids of the pipeline are unknown users.
   std::string user = "user";
-  /// The feature with the ids of items. As a feature of users, it is ragged, and has the
-  /// items of each user.
+  /// The feature with ids of items. As a feature of users, it is ragged, and has the items
+  /// of each user.
   std::string item = "item";
-  /// The items that known users have seen, such as UserItems::of().
+  /// The items that users have seen, such as UserItems::of(). Not asked about unknown users.
   std::function<RaggedFeature(const at::Tensor& users)> seen = {};
-  /// The vectors of unknown users from their items, such as FoldIn::solve(). Unset: `query`
-  /// gets them, too.
-  std::function<at::Tensor(const RaggedFeature& items)> fold_in = {};
-  /// The attributes of items for filters. One column has the name `item`: raw values of the
-  /// pipeline, or ids without a pipeline.
+  /// The vectors of unknown users from their items, such as FoldIn::solve(). The ids are
+  /// the rows of the items in RecommenderItems::vectors. Unset: `query` gets these users.
+  std::function<at::Tensor(const RaggedFeature& rows)> fold_in = {};
+  /// The attributes of items for filters, with the columns of the pipeline's output `item`,
+  /// or without a pipeline with ids in the column `item`.
   data::Columns attributes = {};
-  /// Scores the best `num_candidates` of `query` again, and orders by these scores: [n]
-  /// floats for the features of one user and the ids of n items.
-  std::function<at::Tensor(const Features& user, const at::Tensor& items)>
+  /// Scores the best `num_candidates` of the vectors again, and orders by these scores: [n]
+  /// floats for one user and the ids of n items.
+  std::function<
+      at::Tensor(const data::PipelineBatch& user, const at::Tensor& items)>
       ranker = {};
-  int64_t num_candidates = 200;
+  int64_t num_candidates = 200;  // at least k count
 };
 
 /// How many items may have the same value of an attribute.
@@ -71,23 +72,24 @@ struct Diversity {
   int64_t max_per_value = 0;  // >= 1
 };
 
-/// What recommend() looks for.
+/// The options of one call.
 struct RecommendOptions {
-  /// The number of items for each user, at most.
+  /// The number of items for each user, in [1, number of items].
   int64_t k = 10;
-  /// Leaves out what RecommenderOptions::seen says, and the items that a user comes with.
+  /// Leaves out what RecommenderOptions::seen gives, and the items in the request.
   bool exclude_seen = false;
   /// An expression over attributes, such as "genre = 'drama' and year >= 1990". Empty: all
   /// items. docs/recommend.md has the language.
   std::string where = {};
   /// Ids of items to leave out. Ids that are no items are ignored.
   std::vector<int64_t> exclude = {};
-  /// Ids of items to choose from. Unset: all.
+  /// Ids of items to choose from. An id that is no item is an error. Unset: all.
   std::optional<std::vector<int64_t>> choose_from = {};
+  /// Candidates of a ranker are not replaced by others.
   std::optional<Diversity> diversity = {};
 };
 
-/// From what the items of a user were found.
+/// How the items of a user were found.
 enum class RecommendedFrom { kQuery, kFoldIn, kPopularity };
 
 /// The items for each user, best first.
@@ -96,7 +98,8 @@ struct Recommendations {
   at::Tensor ids = {};  // [batch, k] int64
   /// -infinity after the last item. With RecommendedFrom::kPopularity, the popularity.
   at::Tensor scores = {};  // [batch, k] float32
-  /// The items as they are in the raw data. Empty without a pipeline.
+  /// The items as they are in the raw data. Empty without a pipeline, and if its output
+  /// can't be reversed, such as Hash.
   std::vector<std::vector<std::string>> texts = {};  // [batch][number of items]
   std::vector<RecommendedFrom> from = {};  // [batch]
   /// The number of items that `where` and `choose_from` let through.
@@ -134,15 +137,15 @@ struct Recommendations {
 ///     std::cout << film << "\n";  // the films for the first user, best first
 ///   }
 ///
-/// A user is known if there is a feature `user` with an id that is not reserved, or no such
-/// feature. Known users, and without `fold_in` those with items, get what `query` finds.
-/// Unknown users with items get what `fold_in` finds. All others get popular items.
+/// Known users have an id in the feature `user` that is not reserved. Without this feature,
+/// users are known if there is no feature `item` either. Known users, and without `fold_in`
+/// all users with items, get what `query` finds. Unknown users with items get what `fold_in`
+/// finds, and all others popular items.
 ///
 /// All items are compared, so that the result is exact. Equal scores are ordered by id.
-/// Several threads may call recommend() at the same time if `query`, `fold_in` and `ranker`
-/// allow it.
-/// Errors:  c10::ValueError or c10::TypeError for options, shapes and values, and those of
-///          the functions. Messages name the option.
+/// Several threads may use a Recommender at the same time, also refresh() and recommend(),
+/// if the functions of its options allow it.
+/// Errors:  c10::ValueError for options, shapes and values, and those of the functions.
 class Recommender {
  public:
   Recommender(training::ModelPointer model, RecommenderOptions options);
@@ -154,6 +157,7 @@ class Recommender {
   void refresh();
 
   /// The items for each of the users, whose features or raw values have one row per user.
+  /// From raw values, the outputs of the pipeline are computed whose columns are there.
   Recommendations recommend(
       const Features& users,
       const RecommendOptions& options = {}) const;
