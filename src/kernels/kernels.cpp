@@ -32,6 +32,7 @@ std::vector<KernelTable> collect() {
     add_lookup_kernels(table);
     add_quantized_kernels(table);
     add_random_kernels(table);
+    add_scan_kernels(table);
     add_update_kernels(table);
   });
   return tables;

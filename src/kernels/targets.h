@@ -36,6 +36,7 @@ const Table* find_table(
 void add_lookup_kernels(KernelTable& table);
 void add_quantized_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
+void add_scan_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 
 }  // namespace tessera::kernels

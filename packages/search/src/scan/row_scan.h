@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packages/search/src/scan/row_set.h"
+#include "src/kernels/kernels.h"
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace tessera {
+
+/// Rows in memory, one after the other from `first` on, or each at a place of its own.
+struct RowMemory {
+  kernels::Storage storage = kernels::Storage::kFloat32;
+  /// 8 or 4: the rows have the format of kernels::QuantizedRow, and kReadAfterRow bytes may
+  /// be read behind each.
+  int quantized_bits = 0;
+  const void* first = nullptr;
+  /// Rows that others replace, as in kernels::LocateArgs.
+  const kernels::OverlaidWord* const* overlaid = nullptr;
+  const void* const* places = nullptr;  // [num_rows]; then `first` is not used
+};
+
+/// Some rows of a scan.
+struct RowSegment {
+  RowMemory rows = {};
+  /// The rows from which `rows` were quantized, or nothing. If there are such rows, they
+  /// give the scores. Quantized rows alone count as the numbers that a lookup returns.
+  RowMemory exact_rows = {};
+  int64_t num_rows = 0;
+  /// Row i of the segment has the number first_number + i.
+  int64_t first_number = 0;
+};
+
+/// What a score is: the dot product of query and row, or this divided by both lengths. As in
+/// torch::nn::functional::normalize(), a length below 1e-12 counts as 1e-12.
+enum class ScoreKind { kDot, kCosine };
+
+/// The rows to scan.
+struct ScanRows {
+  int64_t dim = 0;
+  std::span<const RowSegment> segments = {};
+  ScoreKind score = ScoreKind::kDot;
+  const float* biases = nullptr;  // by row number, finite, added to scores
+};
+
+struct ScanRequest {
+  const float* vector = nullptr;  // [dim], finite
+  int64_t k = 0;  // >= 1
+  /// The row numbers to choose from. Numbers at and above its size are not in it. nullptr:
+  /// all.
+  const RowSet* allowed = nullptr;
+  std::span<const int64_t> excluded = {};  // row numbers, ascending
+};
+
+struct ScoredRow {
+  int64_t number = 0;
+  float score = 0.0F;
+
+  bool operator==(const ScoredRow&) const = default;
+};
+
+/// How a scan runs.
+struct ScanOptions {
+  /// The rows are divided into this number of parts, >= 1.
+  int64_t num_parts = 1;
+  /// Runs task(0), ..., task(count - 1), such as run_tasks(). nullptr: one after the other,
+  /// on the calling thread.
+  std::function<void(int64_t count, const std::function<void(int64_t)>& task)>
+      run_tasks = nullptr;
+  /// nullptr: active_kernels().
+  const kernels::KernelTable* kernels = nullptr;
+};
+
+/// Finds the k rows with the highest scores for each request, best first. Equal scores are
+/// ordered by row number. If fewer rows are allowed, there are fewer results.
+///
+///   score = float32(sum over i of vector[i] * row[i], in float64, + bias)
+///
+/// So results do not depend on the instruction set, the number of parts, or the other
+/// requests. Rows whose score is NaN are never results. Up to 32 requests share one pass
+/// over the rows. Rows that no request allows are not read.
+///
+/// Errors:  ValueError for k below 1 and for vectors with NaN or infinity.
+std::vector<std::vector<ScoredRow>> scan(
+    const ScanRows& rows,
+    std::span<const ScanRequest> requests,
+    const ScanOptions& options = {});
+
+}  // namespace tessera
