@@ -37,7 +37,8 @@ set(internal_export packages/formats/src/tensor_bytes.h src/engine/forward_inter
     src/features/batch.h src/features/output_shapes.h src/tables/combiner_operators.h)
 set(internal_training optim/row_update.h serialization/checkpoint_reader.h serialization/checkpoint_writer.h
     serialization/file_lock.h src/common/checked_archive.h src/engine/finite_gradients.h src/engine/sampled_rows.h)
-set(internal_search packages/data/src/column_values.h packages/data/src/column_view.h)
+set(internal_search packages/data/src/column_values.h packages/data/src/column_view.h src/common/active_kernels.h
+    src/kernels/kernels.h src/kernels/prefetch.h)
 set(internal_serving packages/data/src/pipeline_core.h packages/export/src/trace/visit_weights.h serialization/disk.h
     serialization/file_lock.h src/common/active_kernels.h src/features/id_rule.h src/tables/key_partitions.h)
 set(used_by_export formats)

@@ -197,8 +197,9 @@ struct FeatureRows {
   int64_t stride = 0;
 };
 
-/// A query of a scan. ScanArgs says what the numbers mean.
+/// What a scan needs besides the vector of a query. ScanArgs says what the numbers mean.
 struct ScanQuery {
+  float step = 1.0F;  // of the integers of its vector; floats have 1
   float sum = 0.0F;  // of its vector
   float weight = 0.0F;
   float slack = 0.0F;
@@ -208,43 +209,35 @@ struct ScanQuery {
 /// Estimates the score of each row for each query, and finds the rows whose score may reach
 /// the threshold of a query:
 ///
-///   numbers of a row    scales[r] * code + offsets[r], or the row's floats with 1 and 0
-///   size of a row       offset + largest code * scale, or the sum of its floats, of
-///                       absolute values
-///   scores[q][r]        dot(vectors[q], numbers of r) + biases[r]
-///   widths[r]           rounding * size + half_step * scales[r] + 2^-120
-///   error               weight * widths[r] + slack + 2^-20 * |biases[r]|
-///   bit r of hits[q]    not scores[q][r] + error < threshold, or |scores[q][r]| > kLargest
+///   scores[q][r]      scales[r] * step * dot(query q, row r) + offsets[r] * sum + biases[r]
+///   error             weight * widths[r] + slack + 2^-20 * |biases[r]|
+///   bit r of hits[q]  not scores[q][r] + error < threshold, or |scores[q][r]| > kLargest
 ///
-/// With `divide_by_length`, the numbers and the width of a row are divided by the row's
-/// length. If the square of its length is not in [2^-70, 2^100], the score is 0 and the
-/// width infinite. Terms are summed in any order, in float32.
+/// Rows are float32, or the codes of 8 bits of a QuantizedRow, which are multiplied with
+/// integers and need a sum of |integer| below 2^31 / 255. Sums of floats have their terms
+/// in any order. What is behind a row, up to a multiple of 32 numbers, is read and
+/// multiplied by 0.
 struct ScanArgs {
   static constexpr int64_t kRows = 64;  // of a call
-  /// Vectors have zeros up to a multiple of this.
-  static constexpr int64_t kPadding = 16;
   static constexpr float kLargest = 0x1p126F;
 
   static constexpr int64_t padded(int64_t dim) {
-    return (dim + kPadding - 1) / kPadding * kPadding;
+    return (dim + 31) / 32 * 32;
   }
 
-  Storage storage = Storage::kFloat32;
-  int bits = 0;  // 8 or 4: the rows have the format of QuantizedRow
   int64_t dim = 0;
-  bool divide_by_length = false;
-  float rounding = 0.0F;
-  float half_step = 0.0F;
   const void* const* rows = nullptr;  // [num_rows, rounded up to 4]
   int64_t num_rows = 0;  // 1 .. kRows
-  const float* biases = nullptr;  // [kRows]; nullptr: zeros
+  const float* scales = nullptr;  // [kRows]
+  const float* offsets = nullptr;  // [kRows]
+  const float* widths = nullptr;  // [kRows]
+  const float* biases = nullptr;  // [kRows]
   const ScanQuery* queries = nullptr;  // [num_queries]
+  /// The vectors with zeros at the end. `integers` are for codes, and otherwise nullptr.
   const float* vectors = nullptr;  // [num_queries, padded(dim)]
+  const int16_t* integers = nullptr;  // [num_queries, padded(dim)]
   int64_t num_queries = 0;
-  float* scratch = nullptr;  // [4, padded(dim)]
-  float* scales = nullptr;  // [kRows]
-  float* offsets = nullptr;  // [kRows]
-  float* widths = nullptr;  // [kRows]
+  float* scratch = nullptr;  // [padded(dim), kRows]
   float* scores = nullptr;  // [num_queries, kRows]
   uint64_t* hits = nullptr;  // [num_queries]
 };

@@ -15,92 +15,116 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#include "src/kernels/quantized_codes-inl.h"
-#include "src/kernels/storage-inl.h"
-
-constexpr int64_t kGroup = 4;  // rows whose sums are added up together
-
-// Rows of floats. Nothing behind a row is read.
-template <class Row>
-struct FloatRows {
-  static constexpr int kBits = 0;
-  using Element = typename Row::Element;
-
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const void* row, int64_t column) {
-    return Row::Load(d, static_cast<const Element*>(row) + column);
-  }
-
-  // The `count` last columns, and zeros.
-  template <class D>
-  static HWY_INLINE hn::Vec<D> LoadLast(
-      D d,
-      const void* row,
-      int64_t column,
-      int64_t count) {
-    Element last[hn::MaxLanes(d)] = {};
-    std::memcpy(
-        last,
-        static_cast<const Element*>(row) + column,
-        static_cast<size_t>(count) * sizeof(Element));
-    return Row::Load(d, last);
-  }
-};
-
-// The codes of quantized rows. Those behind a row are multiplied by the zeros of a query.
-template <int kCodeBits>
-struct CodeRows {
-  static constexpr int kBits = kCodeBits;
-
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const void* row, int64_t column) {
-    return LoadCodes<kBits>(
-        d, static_cast<const uint8_t*>(row) + sizeof(QuantizedRow), column);
-  }
-
-  template <class D>
-  static HWY_INLINE hn::Vec<D> LoadLast(
-      D d,
-      const void* row,
-      int64_t column,
-      int64_t /*count*/) {
-    return Load(d, row, column);
-  }
-};
-
 #if HWY_TARGET == HWY_SCALAR
-template <class D, class V>
-HWY_INLINE void StoreSums(D d, const V* vectors, float* to) {
-  for (int64_t i = 0; i < kGroup; ++i) {
-    hn::StoreU(vectors[i], d, to + i);
+void Multiply(const ScanArgs& args) {
+  const int64_t stride = ScanArgs::padded(args.dim);
+  for (int64_t query = 0; query < args.num_queries; ++query) {
+    for (int64_t row = 0; row < args.num_rows; ++row) {
+      const auto* numbers = static_cast<const float*>(args.rows[row]);
+      const auto* codes =
+          static_cast<const uint8_t*>(args.rows[row]) + sizeof(QuantizedRow);
+      float sum = 0.0F;
+      for (int64_t i = 0; i < args.dim; ++i) {
+        const int64_t at = query * stride + i;
+        sum += args.integers == nullptr
+            ? args.vectors[at] * numbers[i]
+            : static_cast<float>(args.integers[at] * codes[i]);
+      }
+      args.scores[query * ScanArgs::kRows + row] = sum;
+    }
   }
 }
 #else
-// Adds the halves of a vector until four lanes are left.
-template <class D, class V>
-HWY_INLINE void StoreFolded(D d, V sums, float* to) {
-  if constexpr (hn::MaxLanes(d) == kGroup) {
-    hn::StoreU(sums, d, to);
+constexpr int64_t kGroup = 4;  // rows whose sums are added up together
+
+// How rows of floats are read and multiplied.
+struct FloatRows {
+  using Tag = hn::ScalableTag<float>;
+  using SumTag = Tag;
+  using V = hn::Vec<Tag>;
+  static constexpr int64_t kColumns = 1;  // in 32 bits
+
+  static const float* Vectors(const ScanArgs& args) {
+    return args.vectors;
+  }
+  static HWY_INLINE V Load(const void* row, int64_t column) {
+    return hn::LoadU(Tag(), static_cast<const float*>(row) + column);
+  }
+  static HWY_INLINE V Repeat(const float* number) {
+    return hn::Set(Tag(), *number);
+  }
+  static HWY_INLINE V MulAdd(V a, V b, V sums) {
+    return hn::MulAdd(a, b, sums);
+  }
+};
+
+// How codes are read, and multiplied with integers. The sums are exact.
+struct CodeRows {
+  using Tag = hn::ScalableTag<int16_t>;
+  using SumTag = hn::ScalableTag<int32_t>;
+  using V = hn::Vec<Tag>;
+  using Sums = hn::Vec<SumTag>;
+  static constexpr int64_t kColumns = 2;
+
+  static const int16_t* Vectors(const ScanArgs& args) {
+    return args.integers;
+  }
+  static HWY_INLINE V Load(const void* row, int64_t column) {
+    const hn::Rebind<uint8_t, Tag> d8;
+    const auto* codes = static_cast<const uint8_t*>(row) + sizeof(QuantizedRow);
+    return hn::PromoteTo(Tag(), hn::LoadU(d8, codes + column));
+  }
+  static HWY_INLINE V Repeat(const int16_t* numbers) {
+    int32_t both;
+    std::memcpy(&both, numbers, sizeof(both));
+    return hn::BitCast(Tag(), hn::Set(SumTag(), both));
+  }
+  static HWY_INLINE Sums MulAdd(V a, V b, Sums sums) {
+    Sums others = hn::Zero(SumTag());
+    const Sums first =
+        hn::ReorderWidenMulAccumulate(SumTag(), a, b, sums, others);
+    return hn::Add(first, others);
+  }
+};
+
+// Stores sums of floats or integers as floats.
+template <class D>
+HWY_INLINE void StoreFloats(D d, hn::Vec<D> sums, float* to) {
+  const hn::Rebind<float, D> floats;
+  if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {
+    hn::StoreU(sums, floats, to);
   } else {
+    hn::StoreU(hn::ConvertTo(floats, sums), floats, to);
+  }
+}
+
+// Adds the halves of a vector until four lanes are left.
+template <class D>
+HWY_INLINE void StoreFolded(D d, hn::Vec<D> sums, float* to) {
+  if constexpr (hn::MaxLanes(d) > kGroup) {
     const hn::Half<D> half;
     StoreFolded(
         half,
         hn::Add(hn::LowerHalf(half, sums), hn::UpperHalf(half, sums)),
         to);
+  } else {
+    StoreFloats(d, sums, to);
   }
 }
 
 // to[i] = the sum of the lanes of vectors[i], for kGroup vectors.
-template <class D, class V>
-HWY_INLINE void StoreSums(D d, const V* vectors, float* to) {
+template <class D>
+HWY_INLINE void StoreSums(D d, const hn::Vec<D>* vectors, float* to) {
   const hn::Repartition<uint64_t, D> pairs;
-  const auto add_two = [&](V a, V b) HWY_ATTR {
+  const auto add_two = [&](int64_t i) HWY_ATTR {
     return hn::BitCast(
         pairs,
-        hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+        hn::Add(
+            hn::InterleaveLower(d, vectors[i], vectors[i + 1]),
+            hn::InterleaveUpper(d, vectors[i], vectors[i + 1])));
   };
-  const auto first = add_two(vectors[0], vectors[1]);
-  const auto second = add_two(vectors[2], vectors[3]);
+  const auto first = add_two(0);
+  const auto second = add_two(2);
   StoreFolded(
       d,
       hn::Add(
@@ -108,191 +132,150 @@ HWY_INLINE void StoreSums(D d, const V* vectors, float* to) {
           hn::BitCast(d, hn::InterleaveUpper(pairs, first, second))),
       to);
 }
-#endif
 
-// The products of four rows and the first query. With kKeeps, other queries follow, and the
-// rows are kept in args.scratch as floats.
-template <class Rows, bool kKeeps>
-HWY_INLINE void ScanFirstQuery(const ScanArgs& args, int64_t row) {
-  const hn::ScalableTag<float> d;
-  using V = hn::Vec<decltype(d)>;
+// Multiplies all rows with one query.
+template <class Rows>
+void MultiplyOne(const ScanArgs& args) {
+  const typename Rows::Tag d;
+  const typename Rows::SumTag sum_tag;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t stride = ScanArgs::padded(args.dim);
-  const void* const* rows = args.rows + row;
-  V dots[kGroup] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-  V sizes[kGroup] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-  const auto add = [&](int64_t i, int64_t column, V query, V value) HWY_ATTR {
-    dots[i] = hn::MulAdd(value, query, dots[i]);
-    if constexpr (Rows::kBits == 0) {
-      sizes[i] = hn::Add(sizes[i], hn::Abs(value));
-    }
-    if constexpr (kKeeps) {
-      hn::StoreU(value, d, args.scratch + i * stride + column);
-    }
-  };
-  int64_t column = 0;
-  for (; column + lanes <= args.dim; column += lanes) {
-    const V query = hn::LoadU(d, args.vectors + column);
+  for (int64_t row = 0; row < args.num_rows; row += kGroup) {
+    const auto zero = hn::Zero(sum_tag);
+    hn::Vec<typename Rows::SumTag> sums[kGroup] = {zero, zero, zero, zero};
+    for (int64_t column = 0; column < args.dim; column += lanes) {
+      const auto numbers = hn::LoadU(d, Rows::Vectors(args) + column);
 #pragma GCC unroll 4
-    for (int64_t i = 0; i < kGroup; ++i) {
-      add(i, column, query, Rows::Load(d, rows[i], column));
+      for (int64_t i = 0; i < kGroup; ++i) {
+        sums[i] = Rows::MulAdd(
+            Rows::Load(args.rows[row + i], column), numbers, sums[i]);
+      }
     }
+    StoreSums(sum_tag, sums, args.scores + row);
   }
-  if (column < args.dim) {
-    const V query = hn::LoadU(d, args.vectors + column);
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < kGroup; ++i) {
-      add(i,
-          column,
-          query,
-          Rows::LoadLast(d, rows[i], column, args.dim - column));
-    }
-  }
-  StoreSums(d, dots, args.scores + row);
-  if constexpr (Rows::kBits == 0) {
-    StoreSums(d, sizes, args.widths + row);
-  } else {
-    for (int64_t i = 0; i < kGroup; ++i) {
-      QuantizedRow parts;
-      std::memcpy(&parts, rows[i], sizeof(parts));
-      args.scales[row + i] = parts.scale;
-      args.offsets[row + i] = parts.offset;
+}
+
+// Copies the rows to the scratch memory, so that each vector has 32 bits of several rows:
+// a float, or two codes.
+template <class Rows>
+void Transpose(const ScanArgs& args) {
+  const hn::Repartition<float, typename Rows::Tag> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  float group[kGroup * hn::MaxLanes(d)];
+  for (int64_t row = 0; row < args.num_rows; row += kGroup) {
+    float* to = args.scratch + row;
+    for (int64_t column = 0; column < args.dim;
+         column += lanes * Rows::kColumns) {
+      const auto load = [&](int64_t i) HWY_ATTR {
+        return hn::BitCast(d, Rows::Load(args.rows[row + i], column));
+      };
+      hn::StoreInterleaved4(load(0), load(1), load(2), load(3), d, group);
+      for (int64_t i = 0; i < lanes; ++i, to += ScanArgs::kRows) {
+        std::memcpy(to, group + i * kGroup, kGroup * sizeof(float));
+      }
     }
   }
 }
 
-// The products of the four rows in args.scratch and kQueries other queries.
-template <int kQueries>
-HWY_INLINE void ScanQueries(const ScanArgs& args, int64_t row, int64_t query) {
-  const hn::ScalableTag<float> d;
-  using V = hn::Vec<decltype(d)>;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+// Multiplies the transposed rows with kQueries queries from `query` on.
+template <class Rows, int kQueries>
+void MultiplyTransposed(const ScanArgs& args, int64_t query) {
+  constexpr int kVectors = 4;
+  const typename Rows::Tag d;
+  const typename Rows::SumTag sum_tag;
+  const hn::Repartition<float, typename Rows::Tag> floats;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(sum_tag));
   const int64_t stride = ScanArgs::padded(args.dim);
-  const float* HWY_RESTRICT vectors = args.vectors + query * stride;
-  const float* HWY_RESTRICT rows = args.scratch;
-  V dots[kQueries][kGroup];
+  const auto* HWY_RESTRICT vectors = Rows::Vectors(args) + query * stride;
+  for (int64_t row = 0; row < args.num_rows; row += kVectors * lanes) {
+    hn::Vec<typename Rows::SumTag> sums[kQueries][kVectors];
 #pragma GCC unroll 4
-  for (V* dot : dots) {
+    for (auto& sum : sums) {
 #pragma GCC unroll 4
-    for (int64_t i = 0; i < kGroup; ++i) {
-      dot[i] = hn::Zero(d);
+      for (int64_t i = 0; i < kVectors; ++i) {
+        sum[i] = hn::Zero(sum_tag);
+      }
     }
-  }
-  for (int64_t column = 0; column < args.dim; column += lanes) {
-    V values[kGroup];
+    const float* HWY_RESTRICT from = args.scratch + row;
+    for (int64_t column = 0; column < args.dim; column += Rows::kColumns) {
+      hn::Vec<typename Rows::Tag> values[kVectors];
 #pragma GCC unroll 4
-    for (int64_t i = 0; i < kGroup; ++i) {
-      values[i] = hn::LoadU(d, rows + i * stride + column);
+      for (int64_t i = 0; i < kVectors; ++i) {
+        values[i] = hn::BitCast(d, hn::LoadU(floats, from + i * lanes));
+      }
+      from += ScanArgs::kRows;
+#pragma GCC unroll 4
+      for (int64_t q = 0; q < kQueries; ++q) {
+        const auto number = Rows::Repeat(vectors + q * stride + column);
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < kVectors; ++i) {
+          sums[q][i] = Rows::MulAdd(values[i], number, sums[q][i]);
+        }
+      }
     }
 #pragma GCC unroll 4
     for (int64_t q = 0; q < kQueries; ++q) {
-      const V number = hn::LoadU(d, vectors + q * stride + column);
+      float* to = args.scores + (query + q) * ScanArgs::kRows + row;
 #pragma GCC unroll 4
-      for (int64_t i = 0; i < kGroup; ++i) {
-        dots[q][i] = hn::MulAdd(values[i], number, dots[q][i]);
+      for (int64_t i = 0; i < kVectors; ++i) {
+        StoreFloats(sum_tag, sums[q][i], to + i * lanes);
       }
     }
   }
-#pragma GCC unroll 4
-  for (int64_t q = 0; q < kQueries; ++q) {
-    StoreSums(d, dots[q], args.scores + (query + q) * ScanArgs::kRows + row);
-  }
 }
 
-// The squared lengths of the four rows in args.scratch.
 template <class Rows>
-void StoreSquares(const ScanArgs& args, int64_t row, float* squares) {
-  const hn::ScalableTag<float> d;
-  using V = hn::Vec<decltype(d)>;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t stride = ScanArgs::padded(args.dim);
-  V sums[kGroup] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-  for (int64_t i = 0; i < kGroup; ++i) {
-    const float* values = args.scratch + i * stride;
-    for (int64_t column = 0; column < args.dim; column += lanes) {
-      V number = hn::LoadU(d, values + column);
-      if constexpr (Rows::kBits != 0) {
-        number = hn::MulAdd(
-            number,
-            hn::Set(d, args.scales[row + i]),
-            hn::Set(d, args.offsets[row + i]));
-        if (column + lanes > args.dim) {
-          number = hn::IfThenElseZero(
-              hn::FirstN(d, static_cast<size_t>(args.dim - column)), number);
-        }
-      }
-      sums[i] = hn::MulAdd(number, number, sums[i]);
-    }
+void MultiplyRows(const ScanArgs& args) {
+  if (args.num_queries == 1) {
+    MultiplyOne<Rows>(args);
+    return;
   }
-  StoreSums(d, sums, squares + row);
-}
-
-// Replaces sizes with widths, and divides by the lengths unless `squares` is nullptr.
-template <class Rows>
-void FinishRows(const ScanArgs& args, const float* squares) {
-  const hn::ScalableTag<float> d;
-  using V = hn::Vec<decltype(d)>;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr auto kLargestCode = static_cast<float>((1 << Rows::kBits) - 1);
-  for (int64_t row = 0; row < args.num_rows; row += lanes) {
-    V scale = hn::Set(d, 1.0F);
-    V offset = hn::Zero(d);
-    V size = hn::LoadU(d, args.widths + row);
-    if constexpr (Rows::kBits != 0) {
-      scale = hn::LoadU(d, args.scales + row);
-      offset = hn::LoadU(d, args.offsets + row);
-      size = hn::MulAdd(scale, hn::Set(d, kLargestCode), hn::Abs(offset));
-    }
-    V width = hn::MulAdd(
-        size,
-        hn::Set(d, args.rounding),
-        hn::MulAdd(scale, hn::Set(d, args.half_step), hn::Set(d, 0x1p-120F)));
-    if (squares != nullptr) {
-      const V square = hn::LoadU(d, squares + row);
-      const auto is_safe = hn::And(
-          hn::Ge(square, hn::Set(d, 0x1p-70F)),
-          hn::Le(square, hn::Set(d, 0x1p100F)));
-      const V inverse = hn::IfThenElseZero(
-          is_safe, hn::Div(hn::Set(d, 1.0F), hn::Sqrt(square)));
-      scale = hn::Mul(scale, inverse);
-      offset = hn::Mul(offset, inverse);
-      width = hn::IfThenElse(
-          is_safe, hn::Mul(width, inverse), hn::Set(d, __builtin_inff()));
-    }
-    hn::StoreU(scale, d, args.scales + row);
-    hn::StoreU(offset, d, args.offsets + row);
-    hn::StoreU(width, d, args.widths + row);
+  Transpose<Rows>(args);
+  // Queries whose sums are in registers at the same time.
+  constexpr int64_t kTile =
+      HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64 != 0 ? 4 : 2;
+  int64_t query = 0;
+  for (; query + kTile <= args.num_queries; query += kTile) {
+    MultiplyTransposed<Rows, kTile>(args, query);
+  }
+  for (; query < args.num_queries; ++query) {
+    MultiplyTransposed<Rows, 1>(args, query);
   }
 }
 
-// Makes scores from products, and compares them with the threshold.
+void Multiply(const ScanArgs& args) {
+  if (args.integers != nullptr) {
+    MultiplyRows<CodeRows>(args);
+  } else {
+    MultiplyRows<FloatRows>(args);
+  }
+}
+#endif
+
+// Makes scores of the products with a query, and compares them with the threshold.
 void FindHits(const ScanArgs& args, int64_t query) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const ScanQuery& parts = args.queries[query];
-  const V sum = hn::Set(d, parts.sum);
-  const V threshold = hn::Set(d, parts.threshold);
-  float* scores = args.scores + query * ScanArgs::kRows;
+  const V step = hn::Set(d, args.integers == nullptr ? 1.0F : parts.step);
+  float* HWY_RESTRICT scores = args.scores + query * ScanArgs::kRows;
   uint64_t hits = 0;
   for (int64_t row = 0; row < args.num_rows; row += lanes) {
-    V score = hn::MulAdd(
-        hn::LoadU(d, scores + row),
+    const V bias = hn::LoadU(d, args.biases + row);
+    const V score = hn::MulAdd(
+        hn::Mul(hn::LoadU(d, scores + row), step),
         hn::LoadU(d, args.scales + row),
-        hn::Mul(sum, hn::LoadU(d, args.offsets + row)));
-    V error = hn::MulAdd(
+        hn::MulAdd(
+            hn::LoadU(d, args.offsets + row), hn::Set(d, parts.sum), bias));
+    const V error = hn::MulAdd(
         hn::LoadU(d, args.widths + row),
         hn::Set(d, parts.weight),
-        hn::Set(d, parts.slack));
-    if (args.biases != nullptr) {
-      const V bias = hn::LoadU(d, args.biases + row);
-      score = hn::Add(score, bias);
-      error = hn::MulAdd(hn::Abs(bias), hn::Set(d, 0x1p-20F), error);
-    }
+        hn::MulAdd(
+            hn::Abs(bias), hn::Set(d, 0x1p-20F), hn::Set(d, parts.slack)));
     hn::StoreU(score, d, scores + row);
     // The comparisons are false for NaN.
     const auto is_below = hn::And(
-        hn::Lt(hn::Add(score, error), threshold),
+        hn::Lt(hn::Add(score, error), hn::Set(d, parts.threshold)),
         hn::Le(hn::Abs(score), hn::Set(d, ScanArgs::kLargest)));
     uint8_t bits[8] = {};
     hn::StoreMaskBits(d, hn::Not(is_below), bits);
@@ -300,50 +283,13 @@ void FindHits(const ScanArgs& args, int64_t query) {
     std::memcpy(&word, bits, sizeof(word));
     hits |= word << row;
   }
-  const int64_t unused = ScanArgs::kRows - args.num_rows;
-  args.hits[query] = hits & (~uint64_t{0} >> unused);
-}
-
-template <class Rows>
-void ScanRows(const ScanArgs& args) {
-  // Queries whose sums are in registers at the same time.
-  constexpr int64_t kTile =
-      HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64 != 0 ? 4 : 2;
-  float squares[ScanArgs::kRows] = {};
-  for (int64_t row = 0; row < args.num_rows; row += kGroup) {
-    if (args.num_queries == 1 && !args.divide_by_length) {
-      ScanFirstQuery<Rows, false>(args, row);
-      continue;
-    }
-    ScanFirstQuery<Rows, true>(args, row);
-    int64_t query = 1;
-    for (; query + kTile <= args.num_queries; query += kTile) {
-      ScanQueries<kTile>(args, row, query);
-    }
-    for (; query < args.num_queries; ++query) {
-      ScanQueries<1>(args, row, query);
-    }
-    if (args.divide_by_length) {
-      StoreSquares<Rows>(args, row, squares);
-    }
-  }
-  FinishRows<Rows>(args, args.divide_by_length ? squares : nullptr);
-  for (int64_t query = 0; query < args.num_queries; ++query) {
-    FindHits(args, query);
-  }
+  args.hits[query] = hits & (~uint64_t{0} >> (ScanArgs::kRows - args.num_rows));
 }
 
 void Scan(const ScanArgs& args) {
-  if (args.bits == 8) {
-    ScanRows<CodeRows<8>>(args);
-  } else if (args.bits == 4) {
-    ScanRows<CodeRows<4>>(args);
-  } else if (args.storage == Storage::kFloat32) {
-    ScanRows<FloatRows<Float32Row>>(args);
-  } else if (args.storage == Storage::kBFloat16) {
-    ScanRows<FloatRows<BFloat16Row>>(args);
-  } else {
-    ScanRows<FloatRows<Float16Row>>(args);
+  Multiply(args);
+  for (int64_t query = 0; query < args.num_queries; ++query) {
+    FindHits(args, query);
   }
 }
 

@@ -7,7 +7,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/matmul.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "packages/search/src/index_file.h"
+#include "packages/search/src/scan/row_scan.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/tensor_text.h"
@@ -186,40 +186,6 @@ int64_t block_end(int64_t begin, const std::vector<int64_t>& needed) {
 }
 
 constexpr const char* kExactFormat = "tessera exact index";
-// The number of vectors per block. The scores of a block of queries take 8 MB.
-constexpr int64_t kVectors = 8192;
-
-struct Neighbor {
-  float score = 0.0F;
-  int64_t position = 0;
-
-  // Equal scores are ordered by position, so the result is unique.
-  bool operator<(const Neighbor& other) const {
-    return score != other.score ? score > other.score
-                                : position < other.position;
-  }
-};
-
-// Updates `best`, a heap of at most k entries with the worst entry in front.
-void keep_best(
-    std::vector<Neighbor>& best,
-    size_t k,
-    const float* scores,
-    int64_t begin,
-    int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    // Positions ascend, so an entry with an equal score never replaces another.
-    if (best.size() < k) {
-      best.push_back({scores[i], begin + i});
-      std::push_heap(best.begin(), best.end());
-    } else if (scores[i] > best.front().score) {
-      std::pop_heap(best.begin(), best.end());
-      best.back() = {scores[i], begin + i};
-      std::push_heap(best.begin(), best.end());
-    }
-  }
-}
-
 class ExactIndex : public TopKIndex {
  public:
   ExactIndex(detail::IndexVectors vectors, const at::Tensor& ids)
@@ -234,37 +200,30 @@ class ExactIndex : public TopKIndex {
 
  private:
   TopK nearest(const at::Tensor& queries, int64_t k) const override {
-    const int64_t count = queries.size(0);
-    std::vector<std::vector<Neighbor>> best(static_cast<size_t>(count));
-    for (std::vector<Neighbor>& row : best) {
-      row.reserve(static_cast<size_t>(k));
+    const RowSegment segment{
+        .rows = {.first = vectors_.const_data_ptr<float>()},
+        .num_rows = size()};
+    std::vector<ScanRequest> requests;
+    for (int64_t query = 0; query < queries.size(0); ++query) {
+      requests.push_back(
+          {.vector = queries.const_data_ptr<float>() + query * dim(), .k = k});
     }
-    for (int64_t begin = 0; begin < size(); begin += kVectors) {
-      const int64_t block = std::min(kVectors, size() - begin);
-      const at::Tensor product =
-          at::matmul(queries, vectors_.narrow(0, begin, block).t())
-              .contiguous();
-      const float* scores = product.const_data_ptr<float>();
-      const int64_t bytes = product.numel() * int64_t{sizeof(float)};
-      run_tasks(count, bytes, [&](int64_t query) {
-        keep_best(
-            best[query],
-            static_cast<size_t>(k),
-            scores + query * block,
-            begin,
-            block);
-      });
-    }
+    const auto results = scan(
+        {.dim = dim(), .segments = {&segment, 1}},
+        requests,
+        {.num_parts = thread_count(),
+         .run_tasks = [&](int64_t count, const auto& task) {
+           run_tasks(count, vectors_.numel() * int64_t{sizeof(float)}, task);
+         }});
     TopK found{
-        .scores = at::empty({count, k}, at::kFloat),
-        .ids = at::empty({count, k}, at::kLong)};
+        .scores = at::empty({queries.size(0), k}, at::kFloat),
+        .ids = at::empty({queries.size(0), k}, at::kLong)};
     float* score = found.scores.mutable_data_ptr<float>();
     int64_t* position = found.ids.mutable_data_ptr<int64_t>();
-    for (std::vector<Neighbor>& row : best) {
-      std::sort_heap(row.begin(), row.end());
-      for (const Neighbor& entry : row) {
-        *score++ = entry.score;
-        *position++ = entry.position;
+    for (const std::vector<ScoredRow>& rows : results) {
+      for (const ScoredRow& row : rows) {
+        *score++ = row.score;
+        *position++ = row.number;
       }
     }
     return found;

@@ -55,9 +55,8 @@ class Rows {
  public:
   Rows(const Format& format, int64_t dim, const std::vector<float>& values)
       : format_(format), dim_(dim), count_(values.size() / dim) {
-    row_bytes_ = format.bits != 0
-        ? QuantizedRow::bytes(dim, format.bits)
-        : dim * bytes_per_element(format.storage);
+    row_bytes_ = format.bits != 0 ? QuantizedRow::bytes(dim, format.bits)
+                                  : dim * bytes_per_element(format.storage);
     bytes_.resize(
         count_ * row_bytes_ + (format.bits != 0 ? kernels::kReadAfterRow : 0));
     for (int64_t row = 0; row < count_; ++row) {
@@ -67,9 +66,8 @@ class Rows {
 
   void set(int64_t row, const float* values) {
     if (format_.bits != 0) {
-      EXPECT_TRUE(
-          kernels::quantize_row(
-              values, dim_, format_.bits, bytes_.data() + row * row_bytes_));
+      EXPECT_TRUE(kernels::quantize_row(
+          values, dim_, format_.bits, bytes_.data() + row * row_bytes_));
       return;
     }
     kernels::available_kernels().front().assign_row(
@@ -130,18 +128,10 @@ std::vector<std::pair<double, int64_t>> all_scores(
     const ScanRows& scanned,
     const std::vector<std::pair<int64_t, std::vector<float>>>& rows,
     const ScanRequest& request) {
-  const auto length = [](const float* values, int64_t dim) {
-    double sum = 0.0;
-    for (int64_t i = 0; i < dim; ++i) {
-      sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-    }
-    return std::max(std::sqrt(sum), 1e-12);
-  };
   std::vector<std::pair<double, int64_t>> scores;
   for (const auto& [number, values] : rows) {
     const auto& excluded = request.excluded;
-    if (std::find(excluded.begin(), excluded.end(), number) !=
-            excluded.end() ||
+    if (std::find(excluded.begin(), excluded.end(), number) != excluded.end() ||
         (request.allowed != nullptr &&
          (number >= request.allowed->size() ||
           !request.allowed->contains(number)))) {
@@ -152,9 +142,8 @@ std::vector<std::pair<double, int64_t>> all_scores(
       score += static_cast<double>(request.vector[i]) *
           static_cast<double>(values[i]);
     }
-    if (scanned.score == ScoreKind::kCosine) {
-      score /= length(request.vector, scanned.dim) *
-          length(values.data(), scanned.dim);
+    if (scanned.factors != nullptr) {
+      score *= static_cast<double>(scanned.factors[number]);
     }
     if (scanned.biases != nullptr) {
       score += static_cast<double>(scanned.biases[number]);
@@ -316,16 +305,17 @@ void check_random_scan(const Format& format, int64_t dim, bool has_exact) {
   for (int64_t row = 0; row < 2 * count; ++row) {
     numbers.emplace_back(
         row,
-        row >= count         ? scored_changes.numbers(2 * count - 1 - row)
+        row >= count           ? scored_changes.numbers(2 * count - 1 - row)
             : is_replaced[row] ? scored_changes.numbers(row)
                                : scored.numbers(row));
   }
   const std::vector<float> biases = normals(2 * count);
-  const ScanRows rows{
+  ScanRows rows{
       .dim = dim,
       .segments = segments,
-      .score = any_of(0, 2) == 0 ? ScoreKind::kCosine : ScoreKind::kDot,
       .biases = any_of(0, 1) == 0 ? biases.data() : nullptr};
+  const std::vector<float> factors = inverse_lengths(rows);
+  rows.factors = any_of(0, 1) == 0 ? factors.data() : nullptr;
 
   const int64_t num_requests = any_of(1, 33);
   const std::vector<float> queries = normals(num_requests * dim);

@@ -9,8 +9,10 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -18,53 +20,50 @@
 // whose estimate plus its error reaches the k-th best estimate minus its error are
 // candidates, and only they are scored exactly. So the result is that of exact scores.
 //
-// Bound of the error of a dot product. Let u = 2^-24, n = dim, |q| = the sum of |q[i]|, and
+// The error of an estimate: let u = 2^-24, n = dim, |q| = the sum of |vector[i]|, and
 // `size` >= |row[i]| for all i.
 // - Sums of n products in any order differ by at most 2 n u |q| size, for n < 2^23.
-// - At most 16 further roundings are relative to |q| size: those of a decoded row (2), of
-//   the query's sum, of scale * sum + offset * sum (3), of the bounds (2), of a cosine's
-//   query (2), and of the score itself. So `rounding` is 2 (n + 8) u.
+// - At most 32 further roundings are relative to |q| size: those of a decoded row, of sums
+//   and products with a scale, a factor and a step, of the bounds, and of the score itself.
+// - If the vector is rounded to integers, the sum of |vector[i] - step * integer[i]| counts
+//   once more times the size.
 // - quantize_row() rounds to the nearest of numbers that are `scale` apart, so an exact row
 //   differs by at most scale / 2, and by less than 3 u size because scale, difference and
 //   product are rounded, plus 2^-141 for scales below float32's smallest normal number.
-// - Numbers below the smallest normal number, 2^-126, may count as 0: `slack`, 2^-120.
-// So the error is at most |q| (rounding * size + scale / 2 + 2^-120) + slack, and 2^-20
-// times the bias, which is rounded three times.
-//
-// Bound for cosines: if x and y differ by at most w in each element, then x / |x| and
-// y / |y| differ by at most 2 sqrt(n) w / |y|. So `weight` is 2 sqrt(n) in place of |q|,
-// and the rounding of a length is relative to a cosine, at most 1.
+// - Numbers below the smallest normal number, 2^-126, may count as 0, which is in `slack`.
+// - A bias is rounded four times.
+// The factor of the row multiplies all but the last.
 
 namespace tessera {
 
 namespace {
 
 using kernels::OverlaidWord;
+using kernels::QuantizedRow;
 using kernels::ScanArgs;
+using kernels::Storage;
 
 constexpr int64_t kWord = RowSet::kWordRows;
 static_assert(kWord == ScanArgs::kRows && kWord == OverlaidWord::kRows);
 constexpr int64_t kRequests = 32;  // of one pass
-constexpr double kLeastLength = 1e-12;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// More than the relative rounding of a double to float32.
+// More than what the roundings of a few float32 products take away.
 constexpr double kRoundUp = 1.0 + 0x1p-20;
+// Vectors of more dimensions would be rounded to few integers.
+constexpr int64_t kMaxIntegerDim = 16'384;
+constexpr double kLargestInteger = 32767.0;
+constexpr double kLeastLength = 1e-12;
 
-// Memory that begins at a cache line.
-struct alignas(64) Line {
-  std::array<float, ScanArgs::kPadding> values = {};
-};
-
-int64_t bytes_per_row(const RowMemory& rows, int64_t dim) {
+int64_t row_bytes_of(const RowMemory& rows, int64_t dim) {
   return rows.quantized_bits != 0
-      ? kernels::QuantizedRow::bytes(dim, rows.quantized_bits)
+      ? QuantizedRow::bytes(dim, rows.quantized_bits)
       : dim * bytes_per_element(rows.storage);
 }
 
 // Sets places[j] to the row first + j for each bit j of `mask`. `first` is a multiple of 64.
 void locate_word(
     const RowMemory& rows,
-    int64_t row_bytes,
+    int64_t dim,
     int64_t first,
     uint64_t mask,
     const void** places) {
@@ -74,49 +73,77 @@ void locate_word(
     }
     return;
   }
+  const int64_t row_bytes = row_bytes_of(rows, dim);
   const char* base = static_cast<const char*>(rows.first) + first * row_bytes;
   OverlaidWord word;
   if (rows.overlaid != nullptr) {
     constexpr int64_t kChunkRows = kernels::LocateArgs::kChunkRows;
     word = rows.overlaid[first / kChunkRows][first % kChunkRows / kWord];
   }
+  if (mask == ~uint64_t{0} && word.replaced == 0) {  // so are most words
+    for (int64_t row = 0; row < kWord; ++row) {
+      places[row] = base + row * row_bytes;
+    }
+    return;
+  }
   for (; mask != 0; mask &= mask - 1) {
     const int row = std::countr_zero(mask);
-    const uint64_t bit = uint64_t{1} << row;
-    *places++ = (word.replaced & bit) != 0
-        ? word.rows[std::popcount(word.replaced & (bit - 1))]
+    const uint64_t before = (uint64_t{1} << row) - 1;
+    *places++ = (word.replaced >> row & 1) != 0
+        ? word.rows[std::popcount(word.replaced & before)]
         : base + row * row_bytes;
   }
 }
 
-// The 64 bits from `first` on.
-uint64_t bits_from(std::span<const uint64_t> words, int64_t first) {
+// Looks up the rows at `places` as out [places, dim].
+void decode(
+    const kernels::KernelTable& kernels,
+    const RowMemory& rows,
+    std::span<const void* const> places,
+    int64_t dim,
+    float* out) {
+  const auto count = static_cast<int64_t>(places.size());
+  if (rows.quantized_bits != 0) {
+    kernels.combine_quantized(
+        {.dim = dim,
+         .bits = rows.quantized_bits,
+         .rows = places.data(),
+         .nnz = count,
+         .out = out,
+         .end_bag = count});
+  } else {
+    kernels.combine(
+        {.table = {.dim = dim, .storage = rows.storage},
+         .rows = places.data(),
+         .nnz = count,
+         .out = out,
+         .end_bag = count});
+  }
+}
+
+// The 64 bits of a set from `first` on.
+uint64_t bits_from(const RowSet& rows, int64_t first) {
+  const auto words = rows.words();
   const auto at = [&](size_t i) { return i < words.size() ? words[i] : 0; };
   const auto i = static_cast<size_t>(first / kWord);
   const int64_t shift = first % kWord;
   return shift == 0 ? at(i) : at(i) >> shift | at(i + 1) << (kWord - shift);
 }
 
-int64_t number_of(const RowSegment& segment, int64_t row) {
-  return segment.first_number + row;
+// The memory whose rows give the scores.
+const RowMemory& scored_rows(const RowSegment& segment) {
+  const RowMemory& exact = segment.exact_rows;
+  return exact.first == nullptr && exact.places == nullptr ? segment.rows
+                                                           : exact;
 }
 
-bool has_exact_rows(const RowSegment& segment) {
-  return segment.exact_rows.first != nullptr ||
-      segment.exact_rows.places != nullptr;
-}
-
-// Float32 numbers have products that are exact in float64. The order is fixed.
+// Products of two float32 numbers are exact in float64, and the order of the sum is fixed.
 double dot_of(const float* a, const float* b, int64_t dim) {
   std::array<double, 4> sums = {};
   for (int64_t i = 0; i < dim; ++i) {
     sums[i % 4] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-double length_of(const float* values, int64_t dim) {
-  return std::max(std::sqrt(dot_of(values, values, dim)), kLeastLength);
 }
 
 float to_float(double value) {
@@ -157,10 +184,7 @@ class Candidates {
     if (rows_.size() > k_) {
       const auto kth = rows_.begin() + static_cast<int64_t>(k_) - 1;
       std::nth_element(
-          rows_.begin(),
-          kth,
-          rows_.end(),
-          [](const Candidate& a, const Candidate& b) {
+          rows_.begin(), kth, rows_.end(), [](const auto& a, const auto& b) {
             return a.lower > b.lower;
           });
       threshold_ = std::max(threshold_, kth->lower);
@@ -189,23 +213,27 @@ class Pass {
       : rows_(rows),
         requests_(requests),
         kernels_(kernels),
-        lines_(ScanArgs::padded(rows.dim) / ScanArgs::kPadding),
-        vectors_(requests.size() * lines_),
-        scratch_(4 * lines_),
-        scores_(requests.size() * kWord / ScanArgs::kPadding),
-        queries_(requests.size()),
-        hits_(requests.size()) {
+        stride_(ScanArgs::padded(rows.dim)),
+        vectors_(requests.size() * stride_),
+        integers_(rows.dim <= kMaxIntegerDim ? vectors_.size() : 0),
+        numbers_((kWord + 1) * stride_),
+        scratch_(kWord * stride_),
+        allows_all_(std::any_of(
+            requests.begin(),
+            requests.end(),
+            [](const ScanRequest& request) {
+              return request.allowed == nullptr;
+            })) {
     for (size_t i = 0; i < requests.size(); ++i) {
       candidates_.emplace_back(requests[i].k);
       prepare(i);
-      chooses_all_ = chooses_all_ || requests[i].allowed == nullptr;
     }
   }
 
   // Scans the given part of each segment.
   void run(int64_t part, int64_t num_parts) {
     for (const RowSegment& segment : rows_.segments) {
-      begin(segment);
+      segment_ = &segment;
       const int64_t words = (segment.num_rows + kWord - 1) / kWord;
       const int64_t end = words * (part + 1) / num_parts;
       for (int64_t word = words * part / num_parts; word < end; ++word) {
@@ -213,7 +241,7 @@ class Pass {
         const int64_t count = std::min(kWord, segment.num_rows - first);
         add(first, (~uint64_t{0} >> (kWord - count)) & allowed_from(first));
       }
-      flush();
+      estimate();
     }
   }
 
@@ -222,119 +250,189 @@ class Pass {
   }
 
  private:
-  // Pads the vector of a request, and computes what its bounds need.
+  // Pads and rounds the vector of a request, and computes what its bounds need.
   void prepare(size_t request) {
     const float* vector = requests_[request].vector;
-    float* padded = vectors_[request * lines_].values.data();
-    const auto dim = static_cast<double>(rows_.dim);
-    const bool is_cosine = rows_.score == ScoreKind::kCosine;
-    const double length = is_cosine ? length_of(vector, rows_.dim) : 1.0;
+    kernels::ScanQuery& query = queries_[request];
+    std::copy_n(vector, rows_.dim, vectors_.begin() + request * stride_);
     double sum = 0.0;
-    double magnitude = 0.0;
+    double weight = 0.0;
+    double largest = 0.0;
     for (int64_t i = 0; i < rows_.dim; ++i) {
-      padded[i] = static_cast<float>(static_cast<double>(vector[i]) / length);
-      sum += static_cast<double>(padded[i]);
-      magnitude += std::abs(static_cast<double>(padded[i]));
+      const auto number = static_cast<double>(vector[i]);
+      sum += number;
+      weight += std::abs(number);
+      largest = std::max(largest, std::abs(number));
     }
-    const double weight = is_cosine ? 2.0 * std::sqrt(dim) : magnitude;
-    queries_[request] = {
-        .sum = to_float(sum),
-        .weight = to_float(weight * kRoundUp),
-        .slack = to_float((dim + 8.0) * (is_cosine ? 0x1p-20 : 0x1p-125))};
-  }
-
-  void begin(const RowSegment& segment) {
-    segment_ = &segment;
-    row_bytes_ = bytes_per_row(segment.rows, rows_.dim);
-    args_ = {
-        .storage = segment.rows.storage,
-        .bits = segment.rows.quantized_bits,
-        .dim = rows_.dim,
-        .divide_by_length = rows_.score == ScoreKind::kCosine,
-        .rounding = static_cast<float>(rows_.dim + 8) * 0x1p-23F,
-        .half_step = has_exact_rows(segment) ? 0.5F : 0.0F,
-        .rows = places_.data(),
-        .biases = rows_.biases == nullptr ? nullptr : biases_.data(),
-        .queries = queries_.data(),
-        .vectors = vectors_.data()->values.data(),
-        .num_queries = static_cast<int64_t>(requests_.size()),
-        .scratch = scratch_.data()->values.data(),
-        .scales = scales_.data(),
-        .offsets = offsets_.data(),
-        .widths = widths_.data(),
-        .scores = scores_.data()->values.data(),
-        .hits = hits_.data()};
+    const double largest_factor = rows_.factors == nullptr ? 1.0 : 0x1p40;
+    query.sum = to_float(sum);
+    query.weight = to_float(weight * kRoundUp);
+    query.slack = to_float(
+        largest_factor *
+        (static_cast<double>(rows_.dim + 8) * 0x1p-125 + weight * 0x1p-120));
+    if (integers_.empty() || weight == 0.0) {
+      return;
+    }
+    const double step =
+        std::max(largest / kLargestInteger, weight * 255.0 / 0x1p30);
+    query.step = to_float(std::max(step, 0x1p-126));
+    double lost = 0.0;
+    for (int64_t i = 0; i < rows_.dim; ++i) {
+      const auto number = static_cast<double>(vector[i]);
+      const auto unit = static_cast<double>(query.step);
+      const double integer = std::clamp(
+          std::nearbyint(number / unit), -kLargestInteger, kLargestInteger);
+      integers_[request * stride_ + i] = static_cast<int16_t>(integer);
+      lost += std::abs(number - unit * integer);
+    }
+    lost_ = std::max(lost_, lost / weight);
   }
 
   // The rows of the word at `first` that at least one request allows.
   uint64_t allowed_from(int64_t first) const {
-    if (chooses_all_) {
-      return ~uint64_t{0};
-    }
-    uint64_t allowed = 0;
-    for (const ScanRequest& request : requests_) {
-      allowed |= bits_from(
-          request.allowed->words(), segment_->first_number + first);
+    uint64_t allowed = allows_all_ ? ~uint64_t{0} : 0;
+    for (size_t i = 0; i < requests_.size() && !allows_all_; ++i) {
+      allowed |=
+          bits_from(*requests_[i].allowed, segment_->first_number + first);
     }
     return allowed;
   }
 
-  static bool allows(const ScanRequest& request, int64_t number) {
-    return request.allowed == nullptr ||
-        (number < request.allowed->size() && request.allowed->contains(number));
-  }
-
-  // Adds rows to the next call of the kernel.
+  // Adds rows to those that are estimated next.
   void add(int64_t first, uint64_t mask) {
     const int64_t count = std::popcount(mask);
     if (num_rows_ + count > kWord) {
-      flush();
+      estimate();
     }
     const void** places = places_.data() + num_rows_;
-    locate_word(segment_->rows, row_bytes_, first, mask, places);
+    locate_word(segment_->rows, rows_.dim, first, mask, places);
     // The processor prefetches rows that lie close together.
     constexpr int64_t kFewRows = 16;
     for (int64_t i = 0; count <= kFewRows && i < count; ++i) {
-      kernels::prefetch_row(places[i], row_bytes_, 0);
+      kernels::prefetch_row(
+          places[i], row_bytes_of(segment_->rows, rows_.dim), 0);
+    }
+    if (count == kWord) {
+      std::iota(indices_.begin(), indices_.end(), first);
+      num_rows_ = kWord;
+      return;
     }
     for (; mask != 0; mask &= mask - 1) {
       indices_[num_rows_++] = first + std::countr_zero(mask);
     }
   }
 
-  // Estimates the scores of the added rows.
-  void flush() {
+  void estimate() {
     if (num_rows_ == 0) {
       return;
     }
-    for (int64_t i = num_rows_; i % 4 != 0; ++i) {
-      places_[i] = places_[num_rows_ - 1];
-    }
-    for (int64_t i = 0; args_.biases != nullptr && i < num_rows_; ++i) {
-      biases_[i] = rows_.biases[number_of(*segment_, indices_[i])];
-    }
-    args_.num_rows = std::exchange(num_rows_, 0);
-    for (size_t i = 0; i < queries_.size(); ++i) {
+    const bool has_integers =
+        segment_->rows.quantized_bits == 8 && !integers_.empty();
+    measure_rows(has_integers, has_integers ? 0.0F : load_rows());
+    const ScanArgs args{
+        .dim = rows_.dim,
+        .rows = places_.data(),
+        .num_rows = std::exchange(num_rows_, 0),
+        .scales = scales_.data(),
+        .offsets = offsets_.data(),
+        .widths = widths_.data(),
+        .biases = biases_.data(),
+        .queries = queries_.data(),
+        .vectors = vectors_.data(),
+        .integers = has_integers ? integers_.data() : nullptr,
+        .num_queries = static_cast<int64_t>(requests_.size()),
+        .scratch = scratch_.data(),
+        .scores = scores_.data(),
+        .hits = hits_.data()};
+    for (size_t i = 0; i < requests_.size(); ++i) {
       queries_[i].threshold = candidates_[i].threshold();
     }
-    kernels_.scan(args_);
-    for (size_t i = 0; i < queries_.size(); ++i) {
+    kernels_.scan(args);
+    for (size_t i = 0; i < requests_.size(); ++i) {
       for (uint64_t hits = hits_[i]; hits != 0; hits &= hits - 1) {
         add_candidate(i, std::countr_zero(hits));
       }
     }
   }
 
+  // Makes the rows floats. Returns the largest absolute value.
+  float load_rows() {
+    const RowMemory& memory = segment_->rows;
+    const auto count = static_cast<size_t>(num_rows_);
+    for (size_t i = 0; memory.quantized_bits != 0 && i < count; ++i) {
+      QuantizedRow parts;
+      std::memcpy(&parts, places_[i], sizeof(parts));
+      steps_[i] = parts.scale;
+    }
+    scales_.fill(1.0F);
+    offsets_.fill(0.0F);
+    // The kernel reads 16 floats at a time.
+    if (memory.quantized_bits != 0 || memory.storage != Storage::kFloat32 ||
+        rows_.dim % 16 != 0) {
+      decode(
+          kernels_,
+          memory,
+          {places_.data(), count},
+          rows_.dim,
+          numbers_.data());
+      for (size_t i = 0; i < count; ++i) {
+        places_[i] = numbers_.data() + static_cast<int64_t>(i) * rows_.dim;
+      }
+    }
+    float size = 0.0F;
+    for (size_t i = 0; i < count; ++i) {
+      const auto* row = static_cast<const float*>(places_[i]);
+      // A row with NaN is a candidate in any case.
+      size = std::max(
+          size, kernels_.largest_magnitude({.first = row}, 1, rows_.dim));
+    }
+    return size;
+  }
+
+  // Sets what the kernel needs of each row.
+  void measure_rows(bool has_integers, float size) {
+    const bool is_exact = &scored_rows(*segment_) == &segment_->rows;
+    const float half_step = is_exact ? 0.0F : 0.5F;
+    const float rounding = to_float(
+        (static_cast<double>(rows_.dim + 16) * 0x1p-23 +
+         (has_integers ? lost_ : 0.0)) *
+        kRoundUp);
+    for (int64_t i = 0; has_integers && i < num_rows_; ++i) {
+      QuantizedRow parts;
+      std::memcpy(&parts, places_[i], sizeof(parts));
+      scales_[i] = parts.scale;
+      offsets_[i] = parts.offset;
+    }
+    for (int64_t i = 0; i < kWord; ++i) {
+      widths_[i] = has_integers
+          ? rounding * (255.0F * scales_[i] + std::abs(offsets_[i])) +
+              half_step * scales_[i]
+          : rounding * size + half_step * steps_[i];
+    }
+    for (int64_t i = 0; rows_.factors != nullptr && i < num_rows_; ++i) {
+      const float factor = rows_.factors[segment_->first_number + indices_[i]];
+      scales_[i] *= factor;
+      offsets_[i] *= factor;
+      widths_[i] *= factor;
+    }
+    for (int64_t i = 0; rows_.biases != nullptr && i < num_rows_; ++i) {
+      biases_[i] = rows_.biases[segment_->first_number + indices_[i]];
+    }
+    for (int64_t i = num_rows_; i % 4 != 0; ++i) {
+      places_[i] = places_[num_rows_ - 1];
+    }
+  }
+
   void add_candidate(size_t request, int64_t row) {
-    const int64_t number = number_of(*segment_, indices_[row]);
-    const auto& excluded = requests_[request].excluded;
-    if (!allows(requests_[request], number) ||
+    const int64_t number = segment_->first_number + indices_[row];
+    const auto& [vector, k, allowed, excluded] = requests_[request];
+    if ((allowed != nullptr &&
+         (number >= allowed->size() || !allowed->contains(number))) ||
         std::binary_search(excluded.begin(), excluded.end(), number)) {
       return;
     }
     const kernels::ScanQuery& query = queries_[request];
-    const float score =
-        args_.scores[static_cast<int64_t>(request) * kWord + row];
+    const float score = scores_[static_cast<int64_t>(request) * kWord + row];
     const float error = query.weight * widths_[row] + query.slack +
         0x1p-20F * std::abs(biases_[row]);
     const bool is_bounded =
@@ -349,52 +447,28 @@ class Pass {
   const ScanRows& rows_;
   std::span<const ScanRequest> requests_;
   const kernels::KernelTable& kernels_;
-  size_t lines_;  // of a vector
-  std::vector<Line> vectors_;
-  std::vector<Line> scratch_;
-  std::vector<Line> scores_;
-  std::vector<kernels::ScanQuery> queries_;
-  std::vector<uint64_t> hits_;
+  int64_t stride_;  // from one vector to the next
+  std::vector<float> vectors_;
+  std::vector<int16_t> integers_;
+  std::vector<float> numbers_;  // decoded rows
+  std::vector<float> scratch_;
+  bool allows_all_;
+  double lost_ = 0.0;  // the largest share of |q| that integers do not have
   std::vector<Candidates> candidates_;
-  bool chooses_all_ = false;
   const RowSegment* segment_ = nullptr;
-  int64_t row_bytes_ = 0;
-  ScanArgs args_ = {};
-  // The rows of the next call.
+  // The rows that are estimated next.
   int64_t num_rows_ = 0;
   std::array<int64_t, kWord> indices_ = {};
   std::array<const void*, kWord> places_ = {};
-  std::array<float, kWord> biases_ = {};
+  std::array<float, kWord> steps_ = {};  // of rows of 4 bits
   std::array<float, kWord> scales_ = {};
   std::array<float, kWord> offsets_ = {};
   std::array<float, kWord> widths_ = {};
+  std::array<float, kWord> biases_ = {};
+  std::array<kernels::ScanQuery, kRequests> queries_ = {};
+  std::array<uint64_t, kRequests> hits_ = {};
+  std::array<float, kRequests* kWord> scores_ = {};
 };
-
-// Looks up rows [count, dim] at `places`.
-void decode(
-    const kernels::KernelTable& kernels,
-    const RowMemory& rows,
-    std::span<const void* const> places,
-    int64_t dim,
-    float* out) {
-  const auto count = static_cast<int64_t>(places.size());
-  if (rows.quantized_bits != 0) {
-    kernels.combine_quantized(
-        {.dim = dim,
-         .bits = rows.quantized_bits,
-         .rows = places.data(),
-         .nnz = count,
-         .out = out,
-         .end_bag = count});
-  } else {
-    kernels.combine(
-        {.table = {.dim = dim, .storage = rows.storage},
-         .rows = places.data(),
-         .nnz = count,
-         .out = out,
-         .end_bag = count});
-  }
-}
 
 // Scores candidates exactly, and keeps the k best.
 std::vector<ScoredRow> best_of(
@@ -403,38 +477,41 @@ std::vector<ScoredRow> best_of(
     const ScanRequest& request,
     const kernels::KernelTable& kernels) {
   std::sort(
-      candidates.begin(),
-      candidates.end(),
-      [](const Candidate& a, const Candidate& b) {
+      candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
         return std::tie(a.segment, a.row) < std::tie(b.segment, b.row);
       });
-  const bool is_cosine = rows.score == ScoreKind::kCosine;
-  const double length = is_cosine ? length_of(request.vector, rows.dim) : 1.0;
   std::vector<float> numbers(static_cast<size_t>(kWord * rows.dim));
   std::array<const void*, kWord> places = {};
   std::vector<ScoredRow> scored;
-  for (size_t begin = 0; begin < candidates.size();) {
+  for (size_t begin = 0, end = 0; begin < candidates.size(); begin = end) {
     const RowSegment& segment = *candidates[begin].segment;
-    const RowMemory& memory =
-        has_exact_rows(segment) ? segment.exact_rows : segment.rows;
-    const int64_t row_bytes = bytes_per_row(memory, rows.dim);
-    size_t count = 0;
-    for (; count < kWord && begin + count < candidates.size() &&
-         candidates[begin + count].segment == &segment;
-         ++count) {
-      const int64_t row = candidates[begin + count].row;
-      const uint64_t bit = uint64_t{1} << (row % kWord);
+    const RowMemory& memory = scored_rows(segment);
+    for (; end < candidates.size() && end - begin < places.size() &&
+         candidates[end].segment == &segment;
+         ++end) {
+      const int64_t row = candidates[end].row;
       locate_word(
-          memory, row_bytes, row - row % kWord, bit, places.data() + count);
+          memory,
+          rows.dim,
+          row / kWord * kWord,
+          uint64_t{1} << (row % kWord),
+          &places[end - begin]);
     }
-    decode(kernels, memory, {places.data(), count}, rows.dim, numbers.data());
-    for (size_t i = 0; i < count; ++i) {
-      const float* values = numbers.data() + static_cast<int64_t>(i) * rows.dim;
-      double score = dot_of(request.vector, values, rows.dim);
-      if (is_cosine) {
-        score /= length * length_of(values, rows.dim);
+    decode(
+        kernels,
+        memory,
+        {places.data(), end - begin},
+        rows.dim,
+        numbers.data());
+    for (size_t i = begin; i < end; ++i) {
+      const int64_t number = segment.first_number + candidates[i].row;
+      double score = dot_of(
+          request.vector,
+          numbers.data() + static_cast<int64_t>(i - begin) * rows.dim,
+          rows.dim);
+      if (rows.factors != nullptr) {
+        score *= static_cast<double>(rows.factors[number]);
       }
-      const int64_t number = number_of(segment, candidates[begin + i].row);
       if (rows.biases != nullptr) {
         score += static_cast<double>(rows.biases[number]);
       }
@@ -442,7 +519,6 @@ std::vector<ScoredRow> best_of(
         scored.push_back({.number = number, .score = to_float(score)});
       }
     }
-    begin += count;
   }
   const auto kept = std::min(request.k, static_cast<int64_t>(scored.size()));
   std::partial_sort(
@@ -478,7 +554,7 @@ std::vector<std::vector<ScoredRow>> scan(
             request.vector + rows.dim,
             [](float value) { return std::isfinite(value); }),
         "[scan] the vector of a request must be finite, but has NaN or infinity. Look for a division by 0 in the model.");
-    request.k = std::clamp<int64_t>(num_rows, 1, request.k);
+    request.k = std::min(request.k, std::max<int64_t>(num_rows, 1));
   }
   const kernels::KernelTable& kernels =
       options.kernels == nullptr ? active_kernels() : *options.kernels;
@@ -518,6 +594,37 @@ std::vector<std::vector<ScoredRow>> scan(
     results[i] = best_of(candidates.rows(), rows, checked[i], kernels);
   });
   return results;
+}
+
+std::vector<float> inverse_lengths(const ScanRows& rows) {
+  std::vector<float> lengths;
+  std::vector<float> numbers(static_cast<size_t>(kWord * rows.dim));
+  std::array<const void*, kWord> places = {};
+  for (const RowSegment& segment : rows.segments) {
+    const RowMemory& memory = scored_rows(segment);
+    for (int64_t first = 0; first < segment.num_rows; first += kWord) {
+      const int64_t count = std::min(kWord, segment.num_rows - first);
+      locate_word(
+          memory,
+          rows.dim,
+          first,
+          ~uint64_t{0} >> (kWord - count),
+          places.data());
+      decode(
+          active_kernels(),
+          memory,
+          {places.data(), static_cast<size_t>(count)},
+          rows.dim,
+          numbers.data());
+      for (int64_t i = 0; i < count; ++i) {
+        const float* row = numbers.data() + i * rows.dim;
+        const double length = std::sqrt(dot_of(row, row, rows.dim));
+        lengths.push_back(
+            static_cast<float>(1.0 / std::max(length, kLeastLength)));
+      }
+    }
+  }
+  return lengths;
 }
 
 }  // namespace tessera

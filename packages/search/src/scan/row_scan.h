@@ -23,34 +23,34 @@ struct RowMemory {
   const void* const* places = nullptr;  // [num_rows]; then `first` is not used
 };
 
-/// Some rows of a scan.
+/// Consecutive rows of a scan.
 struct RowSegment {
   RowMemory rows = {};
-  /// The rows from which `rows` were quantized, or nothing. If there are such rows, they
-  /// give the scores. Quantized rows alone count as the numbers that a lookup returns.
+  /// The float32 rows from which `rows` were quantized, or nothing. If there are such rows,
+  /// they give the scores. Otherwise the numbers count that a lookup returns.
   RowMemory exact_rows = {};
   int64_t num_rows = 0;
   /// Row i of the segment has the number first_number + i.
   int64_t first_number = 0;
 };
 
-/// What a score is: the dot product of query and row, or this divided by both lengths. As in
-/// torch::nn::functional::normalize(), a length below 1e-12 counts as 1e-12.
-enum class ScoreKind { kDot, kCosine };
-
-/// The rows to scan.
+/// The rows to scan, and how they are scored:
+///
+///   score = factors[number] * dot(vector, row) + biases[number]
+///
+/// For cosines, `factors` are inverse_lengths(), and vectors have length 1.
 struct ScanRows {
   int64_t dim = 0;
   std::span<const RowSegment> segments = {};
-  ScoreKind score = ScoreKind::kDot;
-  const float* biases = nullptr;  // by row number, finite, added to scores
+  const float* factors = nullptr;  // in [0, 2^40]; nullptr: 1
+  const float* biases = nullptr;  // finite; nullptr: 0
 };
 
 struct ScanRequest {
   const float* vector = nullptr;  // [dim], finite
   int64_t k = 0;  // >= 1
-  /// The row numbers to choose from. Numbers at and above its size are not in it. nullptr:
-  /// all.
+  /// The row numbers to choose from, nullptr for all. Numbers at and above its size are not
+  /// in it.
   const RowSet* allowed = nullptr;
   std::span<const int64_t> excluded = {};  // row numbers, ascending
 };
@@ -66,27 +66,28 @@ struct ScoredRow {
 struct ScanOptions {
   /// The rows are divided into this number of parts, >= 1.
   int64_t num_parts = 1;
-  /// Runs task(0), ..., task(count - 1), such as run_tasks(). nullptr: one after the other,
-  /// on the calling thread.
+  /// Runs task(0), ..., task(count - 1), such as run_tasks(). Without it, the calling thread
+  /// runs them.
   std::function<void(int64_t count, const std::function<void(int64_t)>& task)>
       run_tasks = nullptr;
-  /// nullptr: active_kernels().
-  const kernels::KernelTable* kernels = nullptr;
+  const kernels::KernelTable* kernels = nullptr;  // nullptr: active_kernels()
 };
 
 /// Finds the k rows with the highest scores for each request, best first. Equal scores are
-/// ordered by row number. If fewer rows are allowed, there are fewer results.
+/// ordered by row number. There are fewer results if fewer rows are allowed. Rows whose
+/// score is NaN are never results.
 ///
-///   score = float32(sum over i of vector[i] * row[i], in float64, + bias)
-///
-/// So results do not depend on the instruction set, the number of parts, or the other
-/// requests. Rows whose score is NaN are never results. Up to 32 requests share one pass
-/// over the rows. Rows that no request allows are not read.
-///
+/// Scores are sums of exact products in float64, rounded to float32. So results do not
+/// depend on the instruction set, the number of parts, or the other requests. Up to 32
+/// requests share one pass over the rows. Rows that no request allows are not read.
 /// Errors:  ValueError for k below 1 and for vectors with NaN or infinity.
 std::vector<std::vector<ScoredRow>> scan(
     const ScanRows& rows,
     std::span<const ScanRequest> requests,
     const ScanOptions& options = {});
+
+/// 1 / the length of each row, in the order of the segments. As in
+/// torch::nn::functional::normalize(), a length below 1e-12 counts as 1e-12.
+std::vector<float> inverse_lengths(const ScanRows& rows);
 
 }  // namespace tessera
