@@ -13,7 +13,6 @@
 #include <limits>
 #include <memory>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 // The scan estimates all scores in float32, from the quantized rows if there are any. Rows
@@ -58,6 +57,10 @@ int64_t row_bytes_of(const RowMemory& rows, int64_t dim) {
   return rows.quantized_bits != 0
       ? QuantizedRow::bytes(dim, rows.quantized_bits)
       : dim * bytes_per_element(rows.storage);
+}
+
+bool is_float32(const RowMemory& rows) {
+  return rows.quantized_bits == 0 && rows.storage == Storage::kFloat32;
 }
 
 // Sets places[j] to the row first + j for each bit j of `mask`. `first` is a multiple of 64.
@@ -135,6 +138,25 @@ const RowMemory& scored_rows(const RowSegment& segment) {
   const RowMemory& exact = segment.exact_rows;
   return exact.first == nullptr && exact.places == nullptr ? segment.rows
                                                            : exact;
+}
+
+// The numbers [dim] that give the score of a row, in its own memory or in `buffer`.
+const float* numbers_of(
+    const kernels::KernelTable& kernels,
+    const RowSegment& segment,
+    int64_t dim,
+    int64_t row,
+    std::vector<float>& buffer) {
+  const RowMemory& memory = scored_rows(segment);
+  const void* place = nullptr;
+  const uint64_t bit = uint64_t{1} << (row % kWord);
+  locate_word(memory, dim, row / kWord * kWord, bit, &place);
+  if (is_float32(memory)) {
+    return static_cast<const float*>(place);
+  }
+  buffer.resize(static_cast<size_t>(dim));
+  decode(kernels, memory, {&place, 1}, dim, buffer.data());
+  return buffer.data();
 }
 
 // Products of two float32 numbers are exact in float64, and the order of the sum is fixed.
@@ -367,8 +389,7 @@ class Pass {
     scales_.fill(1.0F);
     offsets_.fill(0.0F);
     // The kernel reads 16 floats at a time.
-    if (memory.quantized_bits != 0 || memory.storage != Storage::kFloat32 ||
-        rows_.dim % 16 != 0) {
+    if (!is_float32(memory) || rows_.dim % 16 != 0) {
       decode(
           kernels_,
           memory,
@@ -472,52 +493,26 @@ class Pass {
 
 // Scores candidates exactly, and keeps the k best.
 std::vector<ScoredRow> best_of(
-    std::vector<Candidate> candidates,
+    const std::vector<Candidate>& candidates,
     const ScanRows& rows,
     const ScanRequest& request,
     const kernels::KernelTable& kernels) {
-  std::sort(
-      candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
-        return std::tie(a.segment, a.row) < std::tie(b.segment, b.row);
-      });
-  std::vector<float> numbers(static_cast<size_t>(kWord * rows.dim));
-  std::array<const void*, kWord> places = {};
+  std::vector<float> buffer;
   std::vector<ScoredRow> scored;
-  for (size_t begin = 0, end = 0; begin < candidates.size(); begin = end) {
-    const RowSegment& segment = *candidates[begin].segment;
-    const RowMemory& memory = scored_rows(segment);
-    for (; end < candidates.size() && end - begin < places.size() &&
-         candidates[end].segment == &segment;
-         ++end) {
-      const int64_t row = candidates[end].row;
-      locate_word(
-          memory,
-          rows.dim,
-          row / kWord * kWord,
-          uint64_t{1} << (row % kWord),
-          &places[end - begin]);
+  for (const auto& [lower, upper, segment, row] : candidates) {
+    const int64_t number = segment->first_number + row;
+    double score = dot_of(
+        request.vector,
+        numbers_of(kernels, *segment, rows.dim, row, buffer),
+        rows.dim);
+    if (rows.factors != nullptr) {
+      score *= static_cast<double>(rows.factors[number]);
     }
-    decode(
-        kernels,
-        memory,
-        {places.data(), end - begin},
-        rows.dim,
-        numbers.data());
-    for (size_t i = begin; i < end; ++i) {
-      const int64_t number = segment.first_number + candidates[i].row;
-      double score = dot_of(
-          request.vector,
-          numbers.data() + static_cast<int64_t>(i - begin) * rows.dim,
-          rows.dim);
-      if (rows.factors != nullptr) {
-        score *= static_cast<double>(rows.factors[number]);
-      }
-      if (rows.biases != nullptr) {
-        score += static_cast<double>(rows.biases[number]);
-      }
-      if (!std::isnan(score)) {
-        scored.push_back({.number = number, .score = to_float(score)});
-      }
+    if (rows.biases != nullptr) {
+      score += static_cast<double>(rows.biases[number]);
+    }
+    if (!std::isnan(score)) {
+      scored.push_back({.number = number, .score = to_float(score)});
     }
   }
   const auto kept = std::min(request.k, static_cast<int64_t>(scored.size()));
@@ -558,22 +553,12 @@ std::vector<std::vector<ScoredRow>> scan(
   }
   const kernels::KernelTable& kernels =
       options.kernels == nullptr ? active_kernels() : *options.kernels;
-  const auto run = [&](int64_t count,
-                       const std::function<void(int64_t)>& task) {
-    if (options.run_tasks != nullptr) {
-      options.run_tasks(count, task);
-      return;
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      task(i);
-    }
-  };
   const auto count = static_cast<int64_t>(checked.size());
   const int64_t parts = options.num_parts;
   const int64_t blocks = (count + kRequests - 1) / kRequests;
   std::vector<std::unique_ptr<Pass>> passes(
       static_cast<size_t>(blocks * parts));
-  run(blocks * parts, [&](int64_t i) {
+  options.run_tasks(blocks * parts, [&](int64_t i) {
     const int64_t first = i / parts * kRequests;
     passes[i] = std::make_unique<Pass>(
         rows,
@@ -582,7 +567,7 @@ std::vector<std::vector<ScoredRow>> scan(
     passes[i]->run(i % parts, parts);
   });
   std::vector<std::vector<ScoredRow>> results(checked.size());
-  run(count, [&](int64_t i) {
+  options.run_tasks(count, [&](int64_t i) {
     Candidates candidates(checked[i].k);
     for (int64_t part = 0; part < parts; ++part) {
       const Pass& pass = *passes[i / kRequests * parts + part];
@@ -597,34 +582,18 @@ std::vector<std::vector<ScoredRow>> scan(
 }
 
 std::vector<float> inverse_lengths(const ScanRows& rows) {
-  std::vector<float> lengths;
-  std::vector<float> numbers(static_cast<size_t>(kWord * rows.dim));
-  std::array<const void*, kWord> places = {};
+  std::vector<float> inverses;
+  std::vector<float> buffer;
   for (const RowSegment& segment : rows.segments) {
-    const RowMemory& memory = scored_rows(segment);
-    for (int64_t first = 0; first < segment.num_rows; first += kWord) {
-      const int64_t count = std::min(kWord, segment.num_rows - first);
-      locate_word(
-          memory,
-          rows.dim,
-          first,
-          ~uint64_t{0} >> (kWord - count),
-          places.data());
-      decode(
-          active_kernels(),
-          memory,
-          {places.data(), static_cast<size_t>(count)},
-          rows.dim,
-          numbers.data());
-      for (int64_t i = 0; i < count; ++i) {
-        const float* row = numbers.data() + i * rows.dim;
-        const double length = std::sqrt(dot_of(row, row, rows.dim));
-        lengths.push_back(
-            static_cast<float>(1.0 / std::max(length, kLeastLength)));
-      }
+    for (int64_t row = 0; row < segment.num_rows; ++row) {
+      const float* numbers =
+          numbers_of(active_kernels(), segment, rows.dim, row, buffer);
+      const double length = std::sqrt(dot_of(numbers, numbers, rows.dim));
+      inverses.push_back(
+          static_cast<float>(1.0 / std::max(length, kLeastLength)));
     }
   }
-  return lengths;
+  return inverses;
 }
 
 }  // namespace tessera

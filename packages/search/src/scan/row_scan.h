@@ -66,10 +66,14 @@ struct ScoredRow {
 struct ScanOptions {
   /// The rows are divided into this number of parts, >= 1.
   int64_t num_parts = 1;
-  /// Runs task(0), ..., task(count - 1), such as run_tasks(). Without it, the calling thread
-  /// runs them.
+  /// Runs task(0), ..., task(count - 1), such as run_tasks(). The default is one after the
+  /// other on the calling thread.
   std::function<void(int64_t count, const std::function<void(int64_t)>& task)>
-      run_tasks = nullptr;
+      run_tasks = [](int64_t count, const auto& task) {
+        for (int64_t i = 0; i < count; ++i) {
+          task(i);
+        }
+      };
   const kernels::KernelTable* kernels = nullptr;  // nullptr: active_kernels()
 };
 
