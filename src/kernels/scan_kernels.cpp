@@ -89,7 +89,7 @@ struct CodeRows {
 
 // Stores sums of floats or integers as floats.
 template <class D>
-HWY_INLINE void StoreFloats(D d, hn::Vec<D> sums, float* to) {
+HWY_INLINE void StoreFloats(D /*d*/, hn::Vec<D> sums, float* to) {
   const hn::Rebind<float, D> floats;
   if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {
     hn::StoreU(sums, floats, to);
