@@ -34,6 +34,10 @@ bench_usage() {
                     --recommenders  compare the time that models take to the same quality with RecTools and
                                   RecBole, on --data FOLDER of docs/quality.md (installs about 6 GB)
                     --candidates  compare ways to score many candidates for one user (installs about 6 GB)
+                    --recommend   find the best of many items with filters, beside faiss, hnswlib and a matrix product;
+                                  --clicks FILE has a user and the user's items on each line, such as
+                                  gowalla_train.txt of docs/quality.md; --hnsw builds an index of hnswlib, if
+                                  its headers (0.7 or newer) are installed
                     --serving     compare ways to serve a click model (installs about 6 GB)
                     --row-stores  compare lookups in published rows with FBGEMM, Redis and RocksDB (installs about
                                   6 GB; needs 8 GB of memory and 4 GB of disk); --quick takes few rows
@@ -117,6 +121,7 @@ run_bench() {
     --overlap | --checkpoint | --reader | --dataset | --live) run_program "$folder/${choice#--}_benchmark" "$@" ;;
     --markdown) launch python3 "$PWD/$folder/page_tables.py" "$@" ;;
     --load) run_program "$folder/http_load" "$@" ;;
+    --recommend) run_program "$folder/recommend_benchmark" "$@" ;;
     --corpus) run_program "$folder/corpus_evaluation_benchmark" "$@" ;;
     --scaling) run_program "$folder/scaling_plan" "$@" ;;
     --sharded)
