@@ -160,7 +160,7 @@ class Comparison {
     return tessera::scan(
         {.dim = options_.dim, .segments = {&segment, 1}},
         requests,
-        {.num_parts = options_.threads,
+        {.num_threads = options_.threads,
          .run_tasks = [&](int64_t count, const auto& task) {
            tessera::run_tasks(
                count,

@@ -211,7 +211,7 @@ class ExactIndex : public TopKIndex {
     const auto results = scan(
         {.dim = dim(), .segments = {&segment, 1}},
         requests,
-        {.num_parts = thread_count(),
+        {.num_threads = thread_count(),
          .run_tasks = [&](int64_t count, const auto& task) {
            run_tasks(count, vectors_.numel() * int64_t{sizeof(float)}, task);
          }});

@@ -199,7 +199,7 @@ void expect_best(
 
 // Runs tasks on two threads.
 const ScanOptions kTwoThreads{
-    .num_parts = 3,
+    .num_threads = 3,
     .run_tasks = [](int64_t count, const std::function<void(int64_t)>& task) {
       std::thread other([&] {
         for (int64_t i = 1; i < count; i += 2) {

@@ -45,6 +45,9 @@ using kernels::Storage;
 constexpr int64_t kWord = RowSet::kWordRows;
 static_assert(kWord == ScanArgs::kRows && kWord == OverlaidWord::kRows);
 constexpr int64_t kRequests = 32;  // of one pass
+// If a filter passes more of 64 rows, all are scanned, which takes less time than to choose.
+constexpr int64_t kFewRows = 16;
+constexpr int64_t kRowsPerThread = 1024;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // More than what the roundings of a few float32 products take away.
 constexpr double kRoundUp = 1.0 + 0x1p-20;
@@ -261,7 +264,9 @@ class Pass {
       for (int64_t word = words * part / num_parts; word < end; ++word) {
         const int64_t first = word * kWord;
         const int64_t count = std::min(kWord, segment.num_rows - first);
-        add(first, (~uint64_t{0} >> (kWord - count)) & allowed_from(first));
+        const uint64_t all = ~uint64_t{0} >> (kWord - count);
+        const uint64_t allowed = all & allowed_from(first);
+        add(first, std::popcount(allowed) > kFewRows ? all : allowed);
       }
       estimate();
     }
@@ -329,7 +334,6 @@ class Pass {
     const void** places = places_.data() + num_rows_;
     locate_word(segment_->rows, rows_.dim, first, mask, places);
     // The processor prefetches rows that lie close together.
-    constexpr int64_t kFewRows = 16;
     for (int64_t i = 0; count <= kFewRows && i < count; ++i) {
       kernels::prefetch_row(
           places[i], row_bytes_of(segment_->rows, rows_.dim), 0);
@@ -388,8 +392,13 @@ class Pass {
     }
     scales_.fill(1.0F);
     offsets_.fill(0.0F);
-    // The kernel reads 16 floats at a time.
-    if (!is_float32(memory) || rows_.dim % 16 != 0) {
+    // The kernel reads 16 floats at a time, but must not read behind the last row.
+    const bool are_consecutive =
+        memory.overlaid == nullptr && memory.places == nullptr;
+    const int64_t last = indices_[count - 1] * rows_.dim;
+    const bool is_inside =
+        are_consecutive && last + stride_ <= segment_->num_rows * rows_.dim;
+    if (!is_float32(memory) || (rows_.dim % 16 != 0 && !is_inside)) {
       decode(
           kernels_,
           memory,
@@ -554,8 +563,11 @@ std::vector<std::vector<ScoredRow>> scan(
   const kernels::KernelTable& kernels =
       options.kernels == nullptr ? active_kernels() : *options.kernels;
   const auto count = static_cast<int64_t>(checked.size());
-  const int64_t parts = options.num_parts;
   const int64_t blocks = (count + kRequests - 1) / kRequests;
+  // Blocks run beside each other. Few rows are not worth another thread.
+  const int64_t parts = std::min(
+      (options.num_threads + blocks - 1) / std::max<int64_t>(blocks, 1),
+      1 + num_rows / kRowsPerThread);
   std::vector<std::unique_ptr<Pass>> passes(
       static_cast<size_t>(blocks * parts));
   options.run_tasks(blocks * parts, [&](int64_t i) {

@@ -64,8 +64,7 @@ struct ScoredRow {
 
 /// How a scan runs.
 struct ScanOptions {
-  /// The rows are divided into this number of parts, >= 1.
-  int64_t num_parts = 1;
+  int64_t num_threads = 1;  // of run_tasks, >= 1
   /// Runs task(0), ..., task(count - 1), such as run_tasks(). The default is one after the
   /// other on the calling thread.
   std::function<void(int64_t count, const std::function<void(int64_t)>& task)>
@@ -82,8 +81,8 @@ struct ScanOptions {
 /// score is NaN are never results.
 ///
 /// Scores are sums of exact products in float64, rounded to float32. So results do not
-/// depend on the instruction set, the number of parts, or the other requests. Up to 32
-/// requests share one pass over the rows. Rows that no request allows are not read.
+/// depend on the instruction set, the number of threads, or the other requests. Up to 32
+/// requests share one pass over the rows. Most rows that no request allows are not read.
 /// Errors:  ValueError for k below 1 and for vectors with NaN or infinity.
 std::vector<std::vector<ScoredRow>> scan(
     const ScanRows& rows,
