@@ -25,9 +25,9 @@ namespace tessera {
 
 namespace {
 
-// The maximum number of queries per block: enough for fast matrix products.
+// The maximum number of queries per block: enough for fast scans.
 constexpr int64_t kQueries = 256;
-// The maximum number of results per block, of about 30 bytes each.
+// The maximum number of results per block, of about 100 bytes each.
 constexpr int64_t kMaxFound = 1 << 18;
 // The number of elements that are converted to float64 at a time: 8 MB.
 constexpr int64_t kElements = 1 << 20;

@@ -98,12 +98,13 @@ class TopKIndex {
   at::Tensor ids_;
 };
 
-/// Makes an index that compares each query with all vectors, block by block. Vectors with
-/// equal scores are ordered by position. Vectors that are float32 and contiguous are not
-/// copied, so don't write to them.
+/// Makes an index that compares each query with all vectors. Scores are sums in float64,
+/// rounded to float32, so they do not depend on the other queries or the number of threads.
+/// Vectors with equal scores are ordered by position. Vectors that are float32 and
+/// contiguous are not copied, so don't write to them.
 ///
 /// Memory: 8 bytes per vector for the ids. A search needs a copy of the excluded ids and
-/// about 20 MB, or 30 bytes for each id that one query requests or excludes, if that is
+/// about 30 MB, or 100 bytes for each id that one query requests or excludes, if that is
 /// more.
 /// Shapes:  vectors [size, dim], ids [size] int32 or int64 with different values >= 0.
 ///          If `ids` is undefined, the ids are 0, 1, 2, ...
