@@ -240,7 +240,8 @@ class Pass {
         kernels_(kernels),
         stride_(ScanArgs::padded(rows.dim)),
         vectors_(requests.size() * stride_),
-        integers_(rows.dim <= kMaxIntegerDim ? vectors_.size() : 0),
+        has_integers_(rows.dim <= kMaxIntegerDim),
+        integers_(has_integers_ ? vectors_.size() : 0),
         numbers_((kWord + 1) * stride_),
         scratch_(kWord * stride_),
         allows_all_(std::any_of(
@@ -297,12 +298,13 @@ class Pass {
     query.slack = to_float(
         largest_factor *
         (static_cast<double>(rows_.dim + 8) * 0x1p-125 + weight * 0x1p-120));
-    if (integers_.empty() || weight == 0.0) {
-      return;
-    }
     const double step =
         std::max(largest / kLargestInteger, weight * 255.0 / 0x1p30);
-    query.step = to_float(std::max(step, 0x1p-126));
+    has_integers_ = has_integers_ && (step == 0.0 || step >= 0x1p-126);
+    if (!has_integers_ || step == 0.0) {
+      return;
+    }
+    query.step = to_float(step);
     double lost = 0.0;
     for (int64_t i = 0; i < rows_.dim; ++i) {
       const auto number = static_cast<double>(vector[i]);
@@ -353,7 +355,7 @@ class Pass {
       return;
     }
     const bool has_integers =
-        segment_->rows.quantized_bits == 8 && !integers_.empty();
+        segment_->rows.quantized_bits == 8 && has_integers_;
     measure_rows(has_integers, has_integers ? 0.0F : load_rows());
     const ScanArgs args{
         .dim = rows_.dim,
@@ -479,6 +481,7 @@ class Pass {
   const kernels::KernelTable& kernels_;
   int64_t stride_;  // from one vector to the next
   std::vector<float> vectors_;
+  bool has_integers_;  // not for many dimensions or tiny numbers
   std::vector<int16_t> integers_;
   std::vector<float> numbers_;  // decoded rows
   std::vector<float> scratch_;
