@@ -444,8 +444,8 @@ TEST_F(LayersReferenceTest, Recommender) {
                  .popularity = clicks};
            },
        .query =
-           [&](const Features& features) {
-             return model->forward_partial(features)["user"];
+           [&](const data::PipelineBatch& batch) {
+             return model->forward_partial(batch.features)["user"];
            },
        .pipeline = pipeline,
        .item = "film",

@@ -169,6 +169,26 @@ std::vector<ScoredRow> popular(
 }  // namespace
 
 class Recommender::Impl {
+  // Calls a function that uses the model. The first of several threads puts the model into
+  // eval(), and the last one restores its modes.
+  template <class Function, class... Args>
+  auto evaluate(const Function& function, const Args&... args) const {
+    const at::NoGradGuard no_grad;
+    {
+      const std::lock_guard lock(mutex_);
+      if (num_evaluations_++ == 0) {
+        modes_.emplace(*model_).eval();
+      }
+    }
+    const auto restore = c10::make_scope_exit([&] {
+      const std::lock_guard lock(mutex_);
+      if (--num_evaluations_ == 0) {
+        modes_.reset();
+      }
+    });
+    return function(args...);
+  }
+
  public:
   Impl(training::ModelPointer model, RecommenderOptions options)
       : model_(std::move(model)), options_(std::move(options)) {
@@ -269,26 +289,6 @@ class Recommender::Impl {
   std::shared_ptr<const SortedItems> items() const {
     const std::lock_guard lock(mutex_);
     return items_;
-  }
-
-  // Calls a function that uses the model. The first of several threads puts the model into
-  // eval(), and the last one restores its modes.
-  template <class Function, class... Args>
-  auto evaluate(const Function& function, const Args&... args) const {
-    const at::NoGradGuard no_grad;
-    {
-      const std::lock_guard lock(mutex_);
-      if (num_evaluations_++ == 0) {
-        modes_.emplace(*model_).eval();
-      }
-    }
-    const auto restore = c10::make_scope_exit([&] {
-      const std::lock_guard lock(mutex_);
-      if (--num_evaluations_ == 0) {
-        modes_.reset();
-      }
-    });
-    return function(args...);
   }
 
   void read_pipeline(const data::FeaturePipeline& pipeline) {

@@ -2,14 +2,18 @@
 #include <tessera/data/transforms.h>
 #include <tessera/search/recommender.h>
 
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
+#include "packages/search/src/user_batch.h"
 #include "tests/test_util.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <random>
-#include <set>
+#include <thread>
 
 namespace tessera::recommender_test {
 
@@ -62,9 +66,9 @@ struct Catalogue {
                   .vectors = vectors, .ids = ids, .popularity = at::arange(50)};
             },
         .query =
-            [this](const Features& features) {
+            [this](const data::PipelineBatch& batch) {
               return users.index_select(
-                  0, std::get<at::Tensor>(features["user"]));
+                  0, std::get<at::Tensor>(batch.features["user"]));
             },
         .attributes = attributes()};
   }
@@ -194,10 +198,12 @@ TEST(RecommenderTest, UnknownUsersComeByItemsOrGetPopularOnes) {
   const data::FeaturePipeline pipeline(
       {{.name = "user",
         .columns = {"user"},
-        .transform = data::transforms::Vocabulary{.values = Texts{"ann", "bob"}}},
+        .transform =
+            data::transforms::Vocabulary{.values = Texts{"ann", "bob"}}},
        {.name = "item",
         .columns = {"item"},
-        .transform = data::transforms::Vocabulary{.values = Texts{"a", "b", "c"}}}});
+        .transform =
+            data::transforms::Vocabulary{.values = Texts{"a", "b", "c"}}}});
   const int64_t first = pipeline.num_reserved_ids("item");
   // Items a, b, c. User ann likes a, bob likes c.
   const at::Tensor vectors = floats({3, 0, 2, 1, 0, 4}).view({3, 2});
@@ -212,8 +218,8 @@ TEST(RecommenderTest, UnknownUsersComeByItemsOrGetPopularOnes) {
                 .popularity = floats({1, 5, 2})};
           },
       .query =
-          [&](const Features& users) {
-            const auto& ids = std::get<at::Tensor>(users["user"]);
+          [&](const data::PipelineBatch& users) {
+            const at::Tensor ids = std::get<at::Tensor>(users.features["user"]);
             batches.push_back(ids.size(0));
             return user_vectors.index_select(
                 0, ids - pipeline.num_reserved_ids("user"));
@@ -222,8 +228,7 @@ TEST(RecommenderTest, UnknownUsersComeByItemsOrGetPopularOnes) {
       .fold_in =
           [&](const RaggedFeature& bags) {
             // The mean of the vectors of the items.
-            const at::Tensor rows =
-                vectors.index_select(0, bags.values - first);
+            const at::Tensor rows = vectors.index_select(0, bags.values);
             at::Tensor sums = at::zeros({bags.row_splits.size(0) - 1, 2});
             for (int64_t i = 0; i < sums.size(0); ++i) {
               const auto begin = bags.row_splits[i].item<int64_t>();
@@ -273,6 +278,158 @@ TEST(RecommenderTest, UnknownUsersComeByItemsOrGetPopularOnes) {
       (std::vector<Texts>{{"a"}, {"b"}, {"c"}}));
 }
 
+// A pipeline of users, items and an age, whose reserved ids are 0 and 1.
+data::FeaturePipeline film_pipeline() {
+  using data::transforms::Vocabulary;
+  return data::FeaturePipeline(
+      {{.name = "user",
+        .columns = {"user"},
+        .transform = Vocabulary{.values = Texts{"ann", "bob"}}},
+       {.name = "item",
+        .columns = {"item"},
+        .transform = Vocabulary{.values = Texts{"a", "b", "c"}}},
+       {.name = "age",
+        .columns = {"age"},
+        .transform = data::transforms::Log1p{}}});
+}
+
+RecommenderOptions film_options() {
+  return {
+      .items =
+          [] {
+            return RecommenderItems{
+                .vectors = floats({0, 0, 0, 0, 3, 0, 2, 1, 0, 4}).view({5, 2}),
+                .popularity = int64s({0, 0, 20'000'000, 20'000'001, 1})};
+          },
+      .query =
+          [](const data::PipelineBatch& users) {
+            return at::ones({num_users(users, "[test]"), 2});
+          },
+      .pipeline = film_pipeline()};
+}
+
+TEST(RecommenderTest, ReservedIdsAreNoItemsAndNoKnownUsers) {
+  const Recommender recommender(some_model(), film_options());
+  Columns users;
+  users.add("user", {.values = Texts{"ann", "", "eve"}});
+  users.add(
+      "item",
+      {.values = Texts{"b", "zzz", ""}, .row_splits = int64s({0, 1, 3, 3})});
+  const Recommendations found =
+      recommender.recommend(users, {.k = 3, .exclude_seen = true});
+  EXPECT_EQ(
+      found.texts,
+      (std::vector<Texts>{{"c", "a"}, {"b", "a", "c"}, {"b", "a", "c"}}));
+  EXPECT_EQ(found.from[1], RecommendedFrom::kPopularity);
+  EXPECT_EQ(found.passed, 3);
+  EXPECT_VALUE_ERROR(
+      recommender.recommend(users, {.k = 4}), "k must be in [1, 3]");
+}
+
+TEST(RecommenderTest, TheQueryGetsTheNumbersOfThePipeline) {
+  RecommenderOptions options = film_options();
+  options.query = [](const data::PipelineBatch& users) {
+    // Who is old likes c, and who is young a.
+    const at::Tensor is_old = (users.dense.select(1, 0) > 3).to(at::kFloat);
+    return at::stack({1 - is_old, is_old}, 1);
+  };
+  const Recommender recommender(some_model(), options);
+  Columns users;
+  users.add("age", {.values = floats({70, 5})});
+  EXPECT_EQ(
+      recommender.recommend(users, {.k = 1}).texts,
+      (std::vector<Texts>{{"c"}, {"a"}}));
+  Columns other;
+  other.add("ages", {.values = floats({70})});
+  EXPECT_VALUE_ERROR(
+      recommender.recommend(other), "the pipeline has no column 'ages'");
+}
+
+TEST(RecommenderTest, AttributesFitTheItems) {
+  const auto refuses = [](Columns attributes, const char* text) {
+    RecommenderOptions options = film_options();
+    options.attributes = std::move(attributes);
+    EXPECT_VALUE_ERROR(Recommender(some_model(), options), text);
+  };
+  Columns lists;
+  lists.add("item", {.values = Texts{"a"}, .row_splits = int64s({0, 1})});
+  refuses(lists, "with one value per row and no missing ones");
+  Columns twice;
+  twice.add("item", {.values = Texts{"a", "a"}});
+  refuses(twice, "two rows about the item with the id 2");
+  Columns unknown;
+  unknown.add("item", {.values = Texts{"x", "y"}});
+  refuses(unknown, "have no row about an item of the model");
+  Columns other;
+  other.add("film", {.values = Texts{"a"}});
+  refuses(other, "must have the columns of the pipeline's output 'item'");
+}
+
+TEST(RecommenderTest, ItemsWithoutTextHaveIds) {
+  RecommenderOptions options = film_options();
+  options.pipeline = data::FeaturePipeline(
+      {{.name = "item",
+        .columns = {"item"},
+        .transform = data::transforms::Hash{.num_bins = 5}}});
+  const Recommendations found =
+      Recommender(some_model(), options)
+          .recommend(Features{{"user", Feature(int64s({7}))}}, {.k = 1});
+  EXPECT_TRUE(found.texts.empty());
+  EXPECT_EQ(found.ids.item<int64_t>(), 4);
+  options.item = "film";
+  EXPECT_VALUE_ERROR(Recommender(some_model(), options), "'film'");
+}
+
+TEST(RecommenderTest, CosinesOfLongVectorsAreFinite) {
+  RecommenderOptions options = film_options();
+  options.pipeline.reset();
+  options.score = ItemScore::kCosine;
+  options.items = [] {
+    return RecommenderItems{
+        .vectors = floats({1e25F, 0, 1e25F, 1e25F}).view({2, 2})};
+  };
+  const Recommendations found =
+      Recommender(some_model(), options).recommend(users_of({0}), {.k = 2});
+  expect_close(found.scores[0], floats({1, 0.70710678F}));
+}
+
+TEST(RecommenderTest, ThreadsShareTheModesOfTheModel) {
+  const Catalogue catalogue;
+  torch::nn::Sequential model;
+  for (int64_t i = 0; i < 20; ++i) {
+    model->push_back(torch::nn::Dropout());
+  }
+  model->children()[3]->eval();
+  std::atomic<int64_t> num_training = 0;
+  RecommenderOptions options = catalogue.options();
+  options.query = [&](const data::PipelineBatch& users) {
+    for (const auto& module : model->modules()) {
+      num_training += module->is_training() ? 1 : 0;
+    }
+    return catalogue.users.index_select(
+        0, std::get<at::Tensor>(users.features["user"]));
+  };
+  Recommender recommender(model, options);
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int64_t round = 0; round < 100; ++round) {
+        if (i == 0 && round % 10 == 0) {
+          recommender.refresh();
+        }
+        recommender.recommend(users_of({i}), {.k = 3, .where = "year > 1990"});
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(num_training, 0);
+  EXPECT_TRUE(model->is_training());
+  EXPECT_FALSE(model->children()[3]->is_training());
+  EXPECT_TRUE(model->children()[4]->is_training());
+}
+
 TEST(RecommenderTest, DiversityLimitsTheItemsOfAValue) {
   const Catalogue catalogue;
   const Recommender recommender(some_model(), catalogue.options());
@@ -299,8 +456,9 @@ TEST(RecommenderTest, ARankerOrdersTheCandidates) {
   const Catalogue catalogue;
   RecommenderOptions options = catalogue.options();
   options.num_candidates = 7;
-  options.ranker = [](const Features& user, const at::Tensor& items) {
-    EXPECT_EQ(std::get<at::Tensor>(user["user"]).size(0), 1);
+  options.ranker = [](const data::PipelineBatch& user,
+                      const at::Tensor& items) {
+    EXPECT_EQ(std::get<at::Tensor>(user.features["user"]).size(0), 1);
     return -items.to(at::kFloat);  // prefers small ids
   };
   const Recommender recommender(some_model(), options);
@@ -341,10 +499,11 @@ TEST(RecommenderTest, TheModelIsInEvalDuringTheQuery) {
   const Catalogue catalogue;
   const auto model = some_model();
   RecommenderOptions options = catalogue.options();
-  options.query = [&](const Features& users) {
+  options.query = [&](const data::PipelineBatch& users) {
     EXPECT_FALSE(model->is_training());
     EXPECT_FALSE(at::GradMode::is_enabled());
-    return catalogue.users.index_select(0, std::get<at::Tensor>(users["user"]));
+    return catalogue.users.index_select(
+        0, std::get<at::Tensor>(users.features["user"]));
   };
   const Recommender recommender(model, options);
   recommender.recommend(users_of({1}));
@@ -357,7 +516,7 @@ TEST(RecommenderTest, RefusesWhatItCannotAnswer) {
   expect_refusals<RecommendOptions>(
       {{{.k = 0}, "k must be in [1, 50]"},
        {{.k = 51}, "k must be in [1, 50]"},
-       {{.exclude_seen = true}, "exclude_seen needs RecommenderOptions::seen"},
+       {{.exclude_seen = true}, "exclude_seen needs the items of users"},
        {{.where = "color = 'red'"}, "'color'"},
        {{.where = "year = 'red'"}, "'year'"},
        {{.where = "year >"}, "position"},
@@ -370,21 +529,28 @@ TEST(RecommenderTest, RefusesWhatItCannotAnswer) {
         recommender.recommend(users_of({0}), options);
       });
   expect_refusals<Features>(
-      {{Features(), "but got an empty one"},
-       {users_of({}), "the same number of users, 1 or more, but 'user' has 0"},
+      {{Features(), "expected one or more users, but got none"},
+       {users_of({}), "expected one or more users, but got none"},
        {{{"user", Feature(int64s({1}))}, {"item", Feature(int64s({1}))}},
         "the feature 'item' must be ragged"},
        {{{"user", Feature(int64s({1, 2}))},
          {"item",
           Feature(RaggedFeature{
               .values = int64s({1}), .row_splits = int64s({0, 1})})}},
-        "'item' has 1 and others have 2"},
+        "the feature 'item' has 1 rows, but others have 2"},
        {{{"item",
           Feature(RaggedFeature{
               .values = int64s({1}), .row_splits = int64s({0, 2})})}},
-        "the row_splits of item must have 2 numbers that ascend from 0 to 1"},
-       {{{"user", Feature(floats({1}))}}, "user must be int32 or int64"}},
+        "the feature 'item' must have 2 row_splits that ascend from 0 to 1"},
+       {{{"user", Feature(floats({1}))}},
+        "the feature 'user' must be int32 or int64"}},
       [&](const Features& users) { recommender.recommend(users); });
+  RecommenderOptions options = catalogue.options();
+  options.seen = [](const at::Tensor&) { return RaggedFeature(); };
+  EXPECT_VALUE_ERROR(
+      Recommender(some_model(), options)
+          .recommend({{"uid", Feature(int64s({1}))}}, {.exclude_seen = true}),
+      "exclude_seen needs");
   Columns raw;
   raw.add("user", {.values = Texts{"ann"}});
   EXPECT_RAISES(
@@ -407,7 +573,7 @@ TEST(RecommenderTest, RefusesOptionsThatDoNotFit) {
   };
   refuses(
       [](auto& options) { options.query = nullptr; },
-      "expected a model, options.items and options.query");
+      "but options.query is empty");
   refuses(
       [](auto& options) { options.num_candidates = 0; },
       "num_candidates must be >= 1, but is 0");
@@ -431,10 +597,10 @@ TEST(RecommenderTest, RefusesOptionsThatDoNotFit) {
   EXPECT_RAISES(
       c10::ValueError,
       Recommender(training::ModelPointer(), catalogue.options()),
-      "expected a model");
+      "but the model is empty");
 
   RecommenderOptions options = catalogue.options();
-  options.query = [](const Features&) { return at::ones({1, 5}); };
+  options.query = [](const data::PipelineBatch&) { return at::ones({1, 5}); };
   EXPECT_RAISES(
       c10::ValueError,
       Recommender(some_model(), options).recommend(users_of({0})),

@@ -120,8 +120,8 @@ struct Recommendations {
 ///                  .popularity = clicks};
 ///            },
 ///        .query =
-///            [&](const Features& features) {
-///              return model->forward_partial(features)["user"];
+///            [&](const data::PipelineBatch& batch) {
+///              return model->forward_partial(batch.features)["user"];
 ///            },
 ///        .pipeline = pipeline,
 ///        .item = "film",
