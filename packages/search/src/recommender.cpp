@@ -419,8 +419,7 @@ class Recommender::Impl {
     bool has_ids = false;
     bool has_items = false;
     for (const auto& [name, nest] : batch.features.entries()) {
-      const std::string what =
-          std::string(kRecommend) + " the feature '" + shorten(name) + "'";
+      const std::string what = feature_place(kRecommend, name);
       if (name == options_.user) {
         TESSERA_CHECK_VALUE(
             std::holds_alternative<at::Tensor>(nest.leaf()),
@@ -514,7 +513,7 @@ class Recommender::Impl {
       seen = bags_of(
           options_.seen(at::tensor(known, at::kLong)),
           std::ssize(known),
-          std::string(kRecommend) + " the result of options.seen");
+          "[Recommender::recommend] the result of options.seen");
     }
     int64_t next_known = 0;
     for (User& user : request.users) {
@@ -569,9 +568,9 @@ class Recommender::Impl {
             at::tensor(users, at::kLong),
             vectors_of(
                 compute(users),
-                std::string(kRecommend) +
-                    (from == RecommendedFrom::kQuery ? " options.query"
-                                                     : " options.fold_in"),
+                from == RecommendedFrom::kQuery
+                    ? "[Recommender::recommend] options.query"
+                    : "[Recommender::recommend] options.fold_in",
                 std::ssize(users),
                 dim,
                 options_.score));

@@ -7,6 +7,7 @@
 #include "src/common/tensor_text.h"
 
 #include <ATen/ops/tensor.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -14,13 +15,9 @@
 
 namespace tessera {
 
-namespace {
-
-std::string feature_name(const std::string& where, const std::string& name) {
-  return where + " the feature '" + shorten(name) + "'";
+std::string feature_place(const std::string& where, const std::string& name) {
+  return fmt::format("{} the feature '{}'", where, shorten(name));
 }
-
-}  // namespace
 
 std::vector<int64_t> integers_of(
     const at::Tensor& tensor,
@@ -49,8 +46,8 @@ IdBags bags_of(
     int64_t num_bags,
     const std::string& what) {
   IdBags bags{
-      .ids = integers_of(feature.values, "the values of " + what),
-      .splits = integers_of(feature.row_splits, "the row_splits of " + what)};
+      .ids = integers_of(feature.values, what),
+      .splits = integers_of(feature.row_splits, what)};
   TESSERA_CHECK_VALUE(
       std::ssize(bags.splits) == num_bags + 1 && bags.splits.front() == 0 &&
           bags.splits.back() == std::ssize(bags.ids) &&
@@ -78,7 +75,7 @@ int64_t num_users(const data::PipelineBatch& batch, const std::string& where) {
     TESSERA_CHECK_VALUE(
         nest.is_leaf() && !std::holds_alternative<SparseFeature>(nest.leaf()),
         "{} must be dense or ragged, and no map or list. Convert it.",
-        feature_name(where, name));
+        feature_place(where, name));
     const auto* ragged = std::get_if<RaggedFeature>(&nest.leaf());
     const at::Tensor& tensor = ragged != nullptr
         ? ragged->row_splits
@@ -87,13 +84,13 @@ int64_t num_users(const data::PipelineBatch& batch, const std::string& where) {
         tensor.defined() && tensor.dim() >= 1 &&
             tensor.layout() == at::kStrided,
         "{} must have one row per user, but got {}. Correct its shape.",
-        feature_name(where, name),
+        feature_place(where, name),
         describe(tensor));
     const int64_t rows = tensor.size(0) - (ragged == nullptr ? 0 : 1);
     TESSERA_CHECK_VALUE(
         rows == (count < 0 ? rows : count),
         "{} has {} rows, but others have {}. Pass one row per user.",
-        feature_name(where, name),
+        feature_place(where, name),
         rows,
         count);
     count = rows;
@@ -121,7 +118,7 @@ data::PipelineBatch select_users(
     }
     const auto& ragged = std::get<RaggedFeature>(nest.leaf());
     const IdBags bags = bags_of(
-        ragged, ragged.row_splits.size(0) - 1, feature_name("[select]", name));
+        ragged, ragged.row_splits.size(0) - 1, feature_place("[select]", name));
     IdBags chosen{.splits = {0}};
     for (const int64_t user : users) {
       const auto ids = bags.of(user);

@@ -13,6 +13,9 @@
 
 namespace tessera {
 
+/// "[where] the feature 'name'", with which messages begin.
+std::string feature_place(const std::string& where, const std::string& name);
+
 /// The values of an int32 or int64 vector.
 /// Errors:  c10::ValueError that begins with `what`.
 std::vector<int64_t> integers_of(
