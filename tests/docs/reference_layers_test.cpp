@@ -430,27 +430,38 @@ TEST_F(LayersReferenceTest, Recommender) {
         torch::cat({torch::ones({1}), torch::zeros({ids.size(0) - 1})})
             .to(torch::kLong));
   };
-  data::Columns users;
-  users.add("user", {.values = Texts{"ann", "a new user"}});
   // snippet: Recommender
+  const auto vectors = [&] {
+    return model->forward_partial({{"film", film_ids}})["film"];
+  };
   const Recommender recommender(
       model,
       {.items =
            [&] {
              return RecommenderItems{
-                 .vectors =
-                     model->forward_partial({{"film", film_ids}})["film"],
-                 .ids = film_ids,
-                 .popularity = clicks};
+                 .vectors = vectors(), .ids = film_ids, .popularity = clicks};
            },
        .query =
            [&](const data::PipelineBatch& batch) {
-             return model->forward_partial(batch.features)["user"];
+             return model->forward_partial(
+                 {{"user", batch.features["user"]}})["user"];
            },
        .pipeline = pipeline,
        .item = "film",
        .seen = seen,
+       .fold_in =
+           [&](const RaggedFeature& rows) {
+             return FoldIn(vectors(), {.regularization = 1.0}).solve(rows);
+           },
        .attributes = films});
+
+  // A known user, a new user who likes two films, and one of whom nothing is known.
+  data::Columns users;
+  users.add("user", {.values = Texts{"ann", "", ""}});
+  users.add(
+      "film",
+      {.values = Texts{"Ran", "Heat"},
+       .row_splits = torch::tensor({0, 0, 2, 2})});
   const Recommendations found = recommender.recommend(
       users,
       {.k = 2,
@@ -463,8 +474,10 @@ TEST_F(LayersReferenceTest, Recommender) {
   // end snippet
   EXPECT_EQ(found.passed, 3);
   EXPECT_EQ(found.texts[0].size(), 2U);
-  EXPECT_EQ(found.texts[1], (Texts{"Alien", "Ran"}));
-  EXPECT_EQ(found.from[1], RecommendedFrom::kPopularity);
+  EXPECT_EQ(found.texts[1].size(), 2U);  // neither Ran nor Heat
+  EXPECT_EQ(found.from[1], RecommendedFrom::kFoldIn);
+  EXPECT_EQ(found.texts[2], (Texts{"Alien", "Ran"}));
+  EXPECT_EQ(found.from[2], RecommendedFrom::kPopularity);
 }
 
 TEST_F(LayersReferenceTest, FaissIndex) {

@@ -94,7 +94,8 @@ at::Tensor vectors_of(
 struct User {
   int64_t id = 0;
   bool is_known = false;
-  std::vector<int64_t> items = {};  // without reserved ids
+  bool has_items = false;  // perhaps none of the model's
+  std::vector<int64_t> items = {};  // rows
   RecommendedFrom from = RecommendedFrom::kQuery;
   std::vector<int64_t> excluded = {};  // rows, ascending
 };
@@ -277,7 +278,7 @@ class Recommender::Impl {
         kRecommend,
         size,
         options.k);
-    request.users = read_users(batch, options);
+    request.users = read_users(batch, *request.items, options);
     request.allowed = allowed_rows(*request.items, options);
     request.diverse = diverse_column(options);
     exclude(request);
@@ -293,12 +294,18 @@ class Recommender::Impl {
 
   void read_pipeline(const data::FeaturePipeline& pipeline) {
     num_reserved_items_ = pipeline.num_reserved_ids(options_.item);
+    bool has_user_output = false;
     for (const data::PipelineOutput& output : pipeline.outputs()) {
       columns_.insert(output.columns.begin(), output.columns.end());
       if (output.name == options_.user) {
         num_reserved_users_ = pipeline.num_reserved_ids(options_.user);
+        has_user_output = true;
       }
     }
+    TESSERA_CHECK_VALUE(
+        has_user_output || options_.user == RecommenderOptions().user,
+        "[Recommender] options.pipeline has no output '{}', which options.user names. Correct the name.",
+        shorten(options_.user));
     try {
       pipeline.to_text(options_.item, at::zeros({0}, at::kLong));
       has_texts_ = true;
@@ -323,15 +330,18 @@ class Recommender::Impl {
       TESSERA_CHECK_VALUE(
           found != entries.end() &&
               std::holds_alternative<at::Tensor>(found->second.leaf()),
-          "[Recommender] options.attributes must have the columns of the pipeline's output '{}', with one value per row and no missing ones. Add them.",
+          "[Recommender] options.attributes must have the columns of the pipeline's output '{}', with one value per row. Add them.",
           shorten(options_.item));
       ids = integers_of(
           std::get<at::Tensor>(found->second.leaf()),
           "[Recommender] options.attributes");
     } else {
       TESSERA_CHECK_VALUE(
-          columns.contains(options_.item),
-          "[Recommender] options.attributes must have the column '{}' with the ids of the items. Add it, or correct options.item.",
+          columns.contains(options_.item) &&
+              std::holds_alternative<at::Tensor>(
+                  columns.at(options_.item).values) &&
+              !columns.at(options_.item).row_splits.defined(),
+          "[Recommender] options.attributes must have the column '{}' with one id per row, as integers. Add it, or set options.pipeline, which converts text.",
           shorten(options_.item));
       ids = integers_of(
           columns.tensor(options_.item), "[Recommender] options.attributes");
@@ -382,6 +392,19 @@ class Recommender::Impl {
         items.given_rows.push_back(i);
       }
     }
+    if (has_texts_) {
+      const int64_t end = options_.pipeline->vocabulary_size(options_.item);
+      TESSERA_CHECK_VALUE(
+          ids[order.back()] < end,
+          "[Recommender] items.ids has {}, but the pipeline gives items ids in [0, {}). Correct the ids.",
+          ids[order.back()],
+          end);
+      TESSERA_CHECK_VALUE(
+          given.ids.defined() || size == end,
+          "[Recommender] there are {} vectors without items.ids, but the pipeline gives items ids in [0, {}). Set items.ids.",
+          size,
+          end);
+    }
     TESSERA_CHECK_VALUE(
         !items.ids.empty(),
         "[Recommender] all items.ids are below {}, and stand for missing and unknown values in the pipeline. Pass the ids of items.",
@@ -413,6 +436,7 @@ class Recommender::Impl {
 
   std::vector<User> read_users(
       const data::PipelineBatch& batch,
+      const SortedItems& items,
       const RecommendOptions& options) const {
     const int64_t count = num_users(batch, kRecommend);
     std::vector<User> users(static_cast<size_t>(count));
@@ -428,6 +452,11 @@ class Recommender::Impl {
         const auto ids = integers_of(std::get<at::Tensor>(nest.leaf()), what);
         for (size_t user = 0; user < users.size(); ++user) {
           users[user].id = ids[user];
+          TESSERA_CHECK_VALUE(
+              ids[user] >= 0 || num_reserved_users_ == 0,
+              "{} has the id {}, but ids of the pipeline are >= 0. Correct it.",
+              what,
+              ids[user]);
           users[user].is_known =
               ids[user] >= num_reserved_users_ || num_reserved_users_ == 0;
         }
@@ -440,20 +469,25 @@ class Recommender::Impl {
         const IdBags bags =
             bags_of(std::get<RaggedFeature>(nest.leaf()), count, what);
         for (int64_t user = 0; user < count; ++user) {
-          std::ranges::copy_if(
-              bags.of(user),
-              std::back_inserter(users[static_cast<size_t>(user)].items),
-              [&](int64_t id) { return id >= num_reserved_items_; });
+          for (const int64_t id : bags.of(user)) {
+            users[user].has_items =
+                users[user].has_items || id >= num_reserved_items_;
+            if (items.row_of(id) >= 0) {
+              users[user].items.push_back(items.row_of(id));
+            }
+          }
         }
         has_items = true;
       }
     }
     for (User& user : users) {
-      user.is_known = has_ids ? user.is_known : !has_items;
-      user.from = user.is_known ? RecommendedFrom::kQuery
-          : user.items.empty()  ? RecommendedFrom::kPopularity
-          : options_.fold_in    ? RecommendedFrom::kFoldIn
-                                : RecommendedFrom::kQuery;
+      const bool suits_query =
+          has_ids ? user.is_known : !has_items || user.has_items;
+      const bool suits_fold_in =
+          !user.is_known && options_.fold_in && !user.items.empty();
+      user.from = suits_fold_in ? RecommendedFrom::kFoldIn
+          : suits_query         ? RecommendedFrom::kQuery
+                                : RecommendedFrom::kPopularity;
     }
     TESSERA_CHECK_VALUE(
         !options.exclude_seen || has_items ||
@@ -510,10 +544,12 @@ class Recommender::Impl {
           known.push_back(user.id);
         }
       }
-      seen = bags_of(
-          options_.seen(at::tensor(known, at::kLong)),
-          std::ssize(known),
-          "[Recommender::recommend] the result of options.seen");
+      if (!known.empty()) {
+        seen = bags_of(
+            options_.seen(at::tensor(known, at::kLong)),
+            std::ssize(known),
+            "[Recommender::recommend] the result of options.seen");
+      }
     }
     int64_t next_known = 0;
     for (User& user : request.users) {
@@ -527,7 +563,8 @@ class Recommender::Impl {
       };
       add(request.options.exclude);
       if (request.options.exclude_seen) {
-        add(user.items);
+        user.excluded.insert(
+            user.excluded.end(), user.items.begin(), user.items.end());
         if (user.is_known && !seen.splits.empty()) {
           add(seen.of(next_known++));
         }
@@ -547,11 +584,14 @@ class Recommender::Impl {
     const AttributeColumn& column =
         attributes_->at(options.diversity->column, kRecommend);
     TESSERA_CHECK_VALUE(
-        !column.has_lists() && options.diversity->max_per_value >= 1,
-        "{} `diversity` needs a column with one value per item and max_per_value >= 1, but '{}' has {} and max_per_value is {}. Choose others.",
+        !column.has_lists(),
+        "{} `diversity` needs a column with one value per item, but '{}' has lists. Choose another.",
         kRecommend,
-        shorten(std::string(column.name)),
-        column.has_lists() ? "lists" : "one value",
+        shorten(std::string(column.name)));
+    TESSERA_CHECK_VALUE(
+        options.diversity->max_per_value >= 1,
+        "{} `diversity` needs max_per_value >= 1, but it is {}. Set it.",
+        kRecommend,
         options.diversity->max_per_value);
     return &column;
   }
@@ -586,11 +626,8 @@ class Recommender::Impl {
     add(RecommendedFrom::kFoldIn, [&](const std::vector<int64_t>& users) {
       IdBags rows{.splits = {0}};
       for (const int64_t user : users) {
-        for (const int64_t id : request.users[user].items) {
-          const int64_t row = request.items->row_of(id);
-          if (row >= 0) {
-            rows.ids.push_back(request.items->given_rows[row]);
-          }
+        for (const int64_t row : request.users[user].items) {
+          rows.ids.push_back(request.items->given_rows[row]);
         }
         rows.splits.push_back(std::ssize(rows.ids));
       }

@@ -374,9 +374,9 @@ TEST(ItemFilterTest, ErrorsSayWhatWasExpectedAndWhere) {
           {"yaer = 1990",
            "[where] position 1: there is no column 'yaer'. The columns are year, price, genre, tags, release date."},
           {"year = 1990 year",
-           "[where] position 13: expected 'and', 'or' or the end, but got year."},
+           "[where] position 13: expected 'and', 'or' (in lower case) or the end, but got year."},
           {"year = 1990)",
-           "[where] position 12: expected 'and', 'or' or the end, but got )."},
+           "[where] position 12: expected 'and', 'or' (in lower case) or the end, but got )."},
           {"(year = 1990",
            "[where] position 13: expected ')', but got the end."},
           {"year 1990",
@@ -390,7 +390,7 @@ TEST(ItemFilterTest, ErrorsSayWhatWasExpectedAndWhere) {
           {"tags in ('hope')",
            "[where] position 6: expected 'contains' or 'is missing' for the column 'tags' of lists, but got in."},
           {"tags contains 3",
-           "[where] position 15: expected 'text' in single quotes for the column 'tags', but got 3."},
+           "[where] position 15: expected 'text' in single quotes, not empty, for the column 'tags', but got 3."},
           {"year is 1990",
            "[where] position 9: expected 'missing', but got 1990."},
           {"year = '1990'",
@@ -410,21 +410,21 @@ TEST(ItemFilterTest, ErrorsSayWhatWasExpectedAndWhere) {
           {"price <",
            "[where] position 8: expected a float32 for the column 'price', but got the end."},
           {"genre = drama",
-           "[where] position 9: expected 'text' in single quotes for the column 'genre', but got drama."},
+           "[where] position 9: expected 'text' in single quotes, not empty, for the column 'genre', but got drama."},
           {"genre = ''",
-           "[where] position 9: expected 'text' in single quotes for the column 'genre', but got ''."},
+           "[where] position 9: expected 'text' in single quotes, not empty, for the column 'genre', but got ''."},
           {"genre = 'drama",
            "[where] position 9: the quote is not closed. Write a quote within quotes twice."},
           {"genre = 'it's'",
-           "[where] position 13: expected 'and', 'or' or the end, but got s."},
+           "[where] position 13: expected 'and', 'or' (in lower case) or the end, but got s."},
           {"genre in 'drama'",
            "[where] position 10: expected '(', but got 'drama'."},
           {"genre in ()",
-           "[where] position 11: expected 'text' in single quotes for the column 'genre', but got )."},
+           "[where] position 11: expected 'text' in single quotes, not empty, for the column 'genre', but got )."},
           {"genre in ('drama' 'crime')",
            "[where] position 19: expected ')', but got 'crime'."},
           {"year = 1990 AND price = 1",
-           "[where] position 13: expected 'and', 'or' or the end, but got AND."},
+           "[where] position 13: expected 'and', 'or' (in lower case) or the end, but got AND."},
       },
       [&](const std::string& filter) { films.passing(filter); });
 }
@@ -452,22 +452,22 @@ TEST(ItemFilterTest, LimitsLengthDepthAndValues) {
   EXPECT_EQ(films.passing(nested(64)), (Rows{1}));
   EXPECT_VALUE_ERROR(
       films.passing(nested(66)),
-      "[where] position 165: expected at most 64 nested 'not' and parentheses, but got (.");
+      "[where] position 165: a filter has at most 64 nested 'not' and parentheses. Use fewer.");
   EXPECT_VALUE_ERROR(films.passing(repeat("(", 1 << 16)), "at most 64 nested");
 
   EXPECT_EQ(
       films.passing(repeat("year = 1 or ", 127) + "year = 1972"), (Rows{1}));
   EXPECT_VALUE_ERROR(
       films.passing(repeat("year = 1 or ", 128) + "year = 1972"),
-      "[where] position 1537: expected at most 256 columns and values, but got year.");
+      "[where] position 1537: a filter has at most 256 columns and values.");
   EXPECT_EQ(
       films.passing("year in (1972" + repeat(",1", 254) + ")"), (Rows{1}));
   EXPECT_VALUE_ERROR(
       films.passing("year in (1972" + repeat(",1", 255) + ")"),
-      "[where] position 523: expected at most 256 columns and values, but got 1.");
+      "[where] position 523: a filter has at most 256 columns and values.");
   EXPECT_VALUE_ERROR(
       films.passing(repeat("year is missing or ", 256) + "year = 1972"),
-      "[where] position 4865: expected at most 256 columns and values, but got year.");
+      "[where] position 4865: a filter has at most 256 columns and values.");
 }
 
 TEST(ItemFilterTest, RandomTextIsRefusedOrEvaluated) {

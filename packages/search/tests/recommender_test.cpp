@@ -353,7 +353,7 @@ TEST(RecommenderTest, AttributesFitTheItems) {
   };
   Columns lists;
   lists.add("item", {.values = Texts{"a"}, .row_splits = int64s({0, 1})});
-  refuses(lists, "with one value per row and no missing ones");
+  refuses(lists, "with one value per row");
   Columns twice;
   twice.add("item", {.values = Texts{"a", "a"}});
   refuses(twice, "two rows about the item with the id 2");
@@ -363,6 +363,70 @@ TEST(RecommenderTest, AttributesFitTheItems) {
   Columns other;
   other.add("film", {.values = Texts{"a"}});
   refuses(other, "must have the columns of the pipeline's output 'item'");
+}
+
+TEST(RecommenderTest, IdsFitThePipeline) {
+  const auto refuses = [](auto change, const char* text) {
+    RecommenderOptions options = film_options();
+    change(options);
+    EXPECT_VALUE_ERROR(
+        Recommender(some_model(), options)
+            .recommend({{"user", Feature(int64s({-5}))}}, {.k = 1}),
+        text);
+  };
+  refuses(
+      [](RecommenderOptions& options) {
+        options.items = [] {
+          return RecommenderItems{.vectors = at::ones({3, 2})};
+        };
+      },
+      "there are 3 vectors without items.ids, but the pipeline gives items ids in [0, 5)");
+  refuses(
+      [](RecommenderOptions& options) {
+        options.items = [] {
+          return RecommenderItems{
+              .vectors = at::ones({2, 2}), .ids = int64s({4, 5})};
+        };
+      },
+      "items.ids has 5, but the pipeline gives items ids in [0, 5)");
+  refuses(
+      [](RecommenderOptions& options) {
+        options.items = [] {
+          return RecommenderItems{
+              .vectors = at::ones({2, 2}), .ids = int64s({0, 1})};
+        };
+      },
+      "all items.ids are below 2");
+  refuses(
+      [](RecommenderOptions& options) { options.user = "usr"; },
+      "options.pipeline has no output 'usr'");
+  refuses([](RecommenderOptions&) {}, "the feature 'user' has the id -5");
+}
+
+TEST(RecommenderTest, UsersWhoseItemsHaveNoVectorGetPopularOnes) {
+  RecommenderOptions options = film_options();
+  options.items = [] {
+    return RecommenderItems{
+        .vectors = at::ones({2, 2}),
+        .ids = int64s({2, 3}),
+        .popularity = floats({1, 2})};
+  };
+  options.fold_in = [](const RaggedFeature&) -> at::Tensor {
+    ADD_FAILURE() << "there is nothing to fold in";
+    return {};
+  };
+  options.seen = [](const at::Tensor&) -> RaggedFeature {
+    ADD_FAILURE() << "there is no known user";
+    return {};
+  };
+  Columns users;
+  users.add("user", {.values = Texts{"eve"}});
+  users.add("item", {.values = Texts{"c"}, .row_splits = int64s({0, 1})});
+  const Recommendations found =
+      Recommender(some_model(), options)
+          .recommend(users, {.k = 2, .exclude_seen = true});
+  EXPECT_EQ(found.from[0], RecommendedFrom::kPopularity);
+  EXPECT_EQ(found.texts, (std::vector<Texts>{{"b", "a"}}));
 }
 
 TEST(RecommenderTest, ItemsWithoutTextHaveIds) {
@@ -524,7 +588,8 @@ TEST(RecommenderTest, RefusesWhatItCannotAnswer) {
         "choose_from has the id 1152921504606846976"},
        {{.diversity = Diversity{.column = "color", .max_per_value = 1}},
         "'color'"},
-       {{.diversity = Diversity{.column = "genre"}}, "max_per_value is 0"}},
+       {{.diversity = Diversity{.column = "genre"}},
+        "needs max_per_value >= 1, but it is 0"}},
       [&](const RecommendOptions& options) {
         recommender.recommend(users_of({0}), options);
       });

@@ -61,7 +61,7 @@ class FilterParser {
 
   RowSet parse() {
     RowSet rows = parse_filter(0);
-    check(kind_ == TokenKind::kEnd, "'and', 'or' or the end");
+    check(kind_ == TokenKind::kEnd, "'and', 'or' (in lower case) or the end");
     return rows;
   }
 
@@ -149,7 +149,11 @@ class FilterParser {
   }
 
   RowSet parse_term(int depth) {
-    check(depth <= kMaxDepth, "at most 64 nested 'not' and parentheses");
+    TESSERA_CHECK_VALUE(
+        depth <= kMaxDepth,
+        "{} a filter has at most {} nested 'not' and parentheses. Use fewer.",
+        where(),
+        kMaxDepth);
     if (accept("not")) {
       return parse_term(depth + 1).complement();
     }
@@ -162,7 +166,11 @@ class FilterParser {
   }
 
   void count_named() {
-    check(++num_named_ <= kMaxNamed, "at most 256 columns and values");
+    TESSERA_CHECK_VALUE(
+        ++num_named_ <= kMaxNamed,
+        "{} a filter has at most {} columns and values. Pass long lists as ids of items.",
+        where(),
+        kMaxNamed);
   }
 
   RowSet parse_comparison() {
@@ -221,7 +229,7 @@ class FilterParser {
 
   Range text_range(const AttributeColumn& column) const {
     const bool is_text = kind_ == TokenKind::kText && !token_.empty();
-    check_value(is_text, column, "'text' in single quotes");
+    check_value(is_text, column, "'text' in single quotes, not empty,");
     const auto same = std::ranges::equal_range(column.texts, token_);
     const auto first = column.texts.begin();
     return {same.begin() - first, same.end() - first - 1};

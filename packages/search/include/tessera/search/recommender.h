@@ -33,8 +33,8 @@ struct RecommenderItems {
 /// and items [bias_item, 1].
 enum class ItemScore { kDot, kCosine };
 
-/// What a Recommender needs. The model is in eval() and without gradients during its
-/// functions, but for `seen`.
+/// What a Recommender needs. While `items`, `query`, `fold_in` and `ranker` run, the model is
+/// in eval() and without gradients.
 struct RecommenderOptions {
   /// The items, with vectors of the model as it is now. The constructor and refresh() call
   /// it. Required.
@@ -46,6 +46,7 @@ struct RecommenderOptions {
   /// Converts raw values to ids, and ids of items to text. It has an output `item`.
   std::optional<data::FeaturePipeline> pipeline = {};
   /// The feature with the id of each user. Reserved ids of the pipeline are unknown users.
+  /// Hash and Hash64 have none for them, so all users are known.
   std::string user = "user";
   /// The feature with ids of items. As a feature of users, it is ragged, and has the items
   /// of each user.
@@ -53,7 +54,8 @@ struct RecommenderOptions {
   /// The items that users have seen, such as UserItems::of(). Not asked about unknown users.
   std::function<RaggedFeature(const at::Tensor& users)> seen = {};
   /// The vectors of unknown users from their items, such as FoldIn::solve(). The ids are
-  /// the rows of the items in RecommenderItems::vectors. Unset: `query` gets these users.
+  /// the rows of the items in RecommenderItems::vectors at the last refresh(). Unset: they
+  /// get popular items.
   std::function<at::Tensor(const RaggedFeature& rows)> fold_in = {};
   /// The attributes of items for filters, with the columns of the pipeline's output `item`,
   /// or without a pipeline with ids in the column `item`.
@@ -63,7 +65,7 @@ struct RecommenderOptions {
   std::function<
       at::Tensor(const data::PipelineBatch& user, const at::Tensor& items)>
       ranker = {};
-  int64_t num_candidates = 200;  // at least k count
+  int64_t num_candidates = 200;  // if it is below k, k are scored
 };
 
 /// How many items may have the same value of an attribute.
@@ -85,7 +87,8 @@ struct RecommendOptions {
   std::vector<int64_t> exclude = {};
   /// Ids of items to choose from. An id that is no item is an error. Unset: all.
   std::optional<std::vector<int64_t>> choose_from = {};
-  /// Candidates of a ranker are not replaced by others.
+  /// Items without a value are not limited. With a ranker, only its candidates are
+  /// considered, so lists may be short.
   std::optional<Diversity> diversity = {};
 };
 
@@ -109,24 +112,37 @@ struct Recommendations {
 // snippet: tests/docs/reference_layers_test.cpp Recommender
 /// Finds the best items of users in a trained model.
 ///
+///   const auto vectors = [&] {
+///     return model->forward_partial({{"film", film_ids}})["film"];
+///   };
 ///   const Recommender recommender(
 ///       model,
 ///       {.items =
 ///            [&] {
 ///              return RecommenderItems{
-///                  .vectors =
-///                      model->forward_partial({{"film", film_ids}})["film"],
-///                  .ids = film_ids,
-///                  .popularity = clicks};
+///                  .vectors = vectors(), .ids = film_ids, .popularity = clicks};
 ///            },
 ///        .query =
 ///            [&](const data::PipelineBatch& batch) {
-///              return model->forward_partial(batch.features)["user"];
+///              return model->forward_partial(
+///                  {{"user", batch.features["user"]}})["user"];
 ///            },
 ///        .pipeline = pipeline,
 ///        .item = "film",
 ///        .seen = seen,
+///        .fold_in =
+///            [&](const RaggedFeature& rows) {
+///              return FoldIn(vectors(), {.regularization = 1.0}).solve(rows);
+///            },
 ///        .attributes = films});
+///
+///   // A known user, a new user who likes two films, and one of whom nothing is known.
+///   data::Columns users;
+///   users.add("user", {.values = Texts{"ann", "", ""}});
+///   users.add(
+///       "film",
+///       {.values = Texts{"Ran", "Heat"},
+///        .row_splits = torch::tensor({0, 0, 2, 2})});
 ///   const Recommendations found = recommender.recommend(
 ///       users,
 ///       {.k = 2,
@@ -137,10 +153,14 @@ struct Recommendations {
 ///     std::cout << film << "\n";  // the films for the first user, best first
 ///   }
 ///
-/// Known users have an id in the feature `user` that is not reserved. Without this feature,
-/// users are known if there is no feature `item` either. Known users, and without `fold_in`
-/// all users with items, get what `query` finds. Unknown users with items get what `fold_in`
-/// finds, and all others popular items.
+/// What a user gets depends on the features `user` and `item` of the request:
+///
+///   id that is not reserved             what `query` finds
+///   reserved id, with items             what `fold_in` finds
+///   reserved id, no items or fold_in    popular items
+///   no feature `user`, with items       what `fold_in` finds, or without it `query`
+///   no feature `user`, an empty list    popular items
+///   neither of the features             what `query` finds
 ///
 /// All items are compared, so that the result is exact. Equal scores are ordered by id.
 /// Several threads may use a Recommender at the same time, also refresh() and recommend(),
