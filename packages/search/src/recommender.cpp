@@ -466,7 +466,7 @@ class Recommender::Impl {
             std::holds_alternative<RaggedFeature>(nest.leaf()),
             "{} must be ragged, because it has the items of each user, but is dense. Pass lists.",
             what);
-        const IdBags bags =
+        const ItemBags bags =
             bags_of(std::get<RaggedFeature>(nest.leaf()), count, what);
         for (int64_t user = 0; user < count; ++user) {
           for (const int64_t id : bags.of(user)) {
@@ -536,7 +536,7 @@ class Recommender::Impl {
 
   // Collects the rows that each user must not get.
   void exclude(Request& request) const {
-    IdBags seen;
+    ItemBags seen;
     std::vector<int64_t> known;
     if (request.options.exclude_seen && options_.seen != nullptr) {
       for (const User& user : request.users) {
@@ -624,7 +624,7 @@ class Recommender::Impl {
               : select_users(request.batch, users));
     });
     add(RecommendedFrom::kFoldIn, [&](const std::vector<int64_t>& users) {
-      IdBags rows{.splits = {0}};
+      ItemBags rows{.splits = {0}};
       for (const int64_t user : users) {
         for (const int64_t row : request.users[user].items) {
           rows.ids.push_back(request.items->given_rows[row]);

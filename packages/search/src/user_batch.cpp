@@ -35,17 +35,17 @@ std::vector<int64_t> integers_of(
   return {begin, begin + values.numel()};
 }
 
-std::span<const int64_t> IdBags::of(int64_t bag) const {
+std::span<const int64_t> ItemBags::of(int64_t bag) const {
   const auto begin = static_cast<size_t>(splits[static_cast<size_t>(bag)]);
   const auto end = static_cast<size_t>(splits[static_cast<size_t>(bag) + 1]);
   return std::span(ids).subspan(begin, end - begin);
 }
 
-IdBags bags_of(
+ItemBags bags_of(
     const RaggedFeature& feature,
     int64_t num_bags,
     const std::string& what) {
-  IdBags bags{
+  ItemBags bags{
       .ids = integers_of(feature.values, what),
       .splits = integers_of(feature.row_splits, what)};
   TESSERA_CHECK_VALUE(
@@ -59,7 +59,7 @@ IdBags bags_of(
   return bags;
 }
 
-RaggedFeature ragged_of(const IdBags& bags) {
+RaggedFeature ragged_of(const ItemBags& bags) {
   return {
       .values = at::tensor(bags.ids, at::kLong),
       .row_splits = at::tensor(bags.splits, at::kLong)};
@@ -117,9 +117,9 @@ data::PipelineBatch select_users(
       continue;
     }
     const auto& ragged = std::get<RaggedFeature>(nest.leaf());
-    const IdBags bags = bags_of(
+    const ItemBags bags = bags_of(
         ragged, ragged.row_splits.size(0) - 1, feature_place("[select]", name));
-    IdBags chosen{.splits = {0}};
+    ItemBags chosen{.splits = {0}};
     for (const int64_t user : users) {
       const auto ids = bags.of(user);
       chosen.ids.insert(chosen.ids.end(), ids.begin(), ids.end());

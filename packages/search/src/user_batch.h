@@ -23,7 +23,7 @@ std::vector<int64_t> integers_of(
     const std::string& what);
 
 /// Bags of ids, such as the items of each user.
-struct IdBags {
+struct ItemBags {
   std::vector<int64_t> ids = {};
   std::vector<int64_t> splits = {};  // [bags + 1]
 
@@ -31,11 +31,11 @@ struct IdBags {
 };
 
 /// Errors:  c10::ValueError that begins with `what`, also if there are not `num_bags`.
-IdBags bags_of(
+ItemBags bags_of(
     const RaggedFeature& feature,
     int64_t num_bags,
     const std::string& what);
-RaggedFeature ragged_of(const IdBags& bags);
+RaggedFeature ragged_of(const ItemBags& bags);
 
 /// The number of users in a batch.
 /// Errors:  c10::ValueError that begins with `where` if there are none, and for features
