@@ -24,8 +24,9 @@ Pipeline = struct(columns=POINTER(ColumnInfo), num_columns=c_size_t)
 Column = struct(name=c_char_p, integers=POINTER(c_int64), floats=POINTER(c_float), texts=POINTER(c_char_p),
                 num_values=c_size_t, row_splits=POINTER(c_int64), num_examples=c_size_t)
 Result = struct(features=POINTER(Column), num_features=c_size_t)
-# The field of Column and the missing value, by the type of a column. Other types have floats.
-FIELDS = {b"text": ("texts", c_char_p, None), b"int64": ("integers", c_int64, -(2**63))}
+# The field of Column, its type and the missing value, by the type of a column. Other types have either numbers.
+INTEGERS, FLOATS = ("integers", c_int64, -(2**63)), ("floats", c_float, np.nan)
+FIELDS = {b"text": ("texts", c_char_p, None), b"float32": FLOATS}
 library = CDLL(sys.argv[1])
 library.tessera_error.restype = c_char_p
 
@@ -43,16 +44,14 @@ def call(name, *arguments, result=c_int64):
 
 def make_column(info, values):
     """A column of texts or numbers, with None for missing ones, and with lists if an example has several."""
-    column = Column(name=info.name, num_examples=len(values))
+    num_examples, splits = len(values), None
     if any(isinstance(value, list) for value in values):
-        splits = np.cumsum([0] + [len(value) for value in values]).tolist()
-        column.row_splits = (c_int64 * len(splits))(*splits)
+        splits = (c_int64 * (num_examples + 1))(*np.cumsum([0] + [len(value) for value in values]).tolist())
         values = [value for example in values for value in example]
-    field, kind, missing = FIELDS.get(info.type, ("floats", c_float, np.nan))
+    field, kind, missing = FIELDS.get(info.type, FLOATS if float in map(type, values) else INTEGERS)
     values = [missing if value is None else value.encode() if field == "texts" else value for value in values]
-    setattr(column, field, (kind * len(values))(*values))
-    column.num_values = len(values)
-    return column
+    return Column(name=info.name, num_values=len(values), row_splits=splits, num_examples=num_examples,
+                  **{field: (kind * len(values))(*values)})
 
 
 def look_up(version, ids):
@@ -67,7 +66,8 @@ def look_up(version, ids):
 
 reader, values = POINTER(Handle)(), json.loads(sys.argv[3])
 while library.tessera_reader_open(sys.argv[2].encode(), None, byref(reader)) != 0:  # there is no version yet
-    time.sleep(0.1)
+    print(library.tessera_error().decode(), file=sys.stderr)
+    time.sleep(1)
 version = call("tessera_reader_version", reader, result=POINTER(Handle))
 info = call("tessera_version_describe", version, result=POINTER(Info))
 print({metric.name.decode(): metric.value for metric in info[0].metrics[: info[0].num_metrics]})

@@ -11,6 +11,7 @@
 #include <tessera/serving/server.h>
 
 #include "packages/data/tests/column_builders.h"
+#include "packages/serving/src/server/published_pipeline.h"
 #include "packages/serving/tests/http_client.h"
 #include "packages/serving/tests/published_model.h"
 #include "tests/temporary_folder.h"
@@ -193,9 +194,11 @@ std::string without_marks(const std::string& text) {
 
 const std::string kBody = without_marks(R"(
 // snippet: raw_score
-{"user": {"user": "000077", "country": "fr", "age": 45, "liked": ["a9", "c3"]},
- "candidates": {"title": ["a9", "b1"], "year": [1994, null],
-                "genre": ["drama", "crime"], "views": [0, 3], "price": [2.5, 1]}}
+{"user": {"user": "000077", "country": "fr", "liked": ["a9", "c3"],
+          "columns": {"age": 45}},
+ "candidates": {"title": ["a9", "b1"], "genre": ["drama", "crime"],
+                "views": [0, 3], "price": [2.5, 1],
+                "columns": {"year": [1994, null]}}}
 // end snippet
 )");
 
@@ -238,6 +241,12 @@ TEST_F(RawValuesTest, InputsAreThoseOfTheTrainer) {
       (std::vector<float>{
           0.0F, std::log1p(2.5F), std::log1p(3.0F), std::log1p(1.0F)}));
   EXPECT_EQ(seen_.num_candidates, 2);
+}
+
+// The pipeline of a file that save_pipeline() did not write.
+std::string pipeline_without_types() {
+  return R"({"format_version":1,"outputs":[{"name":"user","columns":["user"],)"
+         R"("transform":{"class_name":"Hash","config":{"num_bins":50}}}]})";
 }
 
 // UTF-8 of one to four bytes.
@@ -401,7 +410,7 @@ TEST_F(RawValuesTest, AProgramScoresRawValuesAsTheModel) {
   expect_refusals(
       "/score",
       {{R"({"user":{"age":31},"candidates":{"title":["b1"]}})",
-        "makes 'pair' from the columns user, title. Send all of them"},
+        "makes the input 'pair' from the columns user, title. Send all of these columns"},
        {R"({"user":{"user":"u7"},"candidates":{"title":["b1"]}})",
         "expected 'input_0' in candidates"},
        {R"({"user":{"title":"b1"},"candidates":{"user":["u7"],"age":[1],"views":[2],"price":[3]}})",
@@ -416,24 +425,40 @@ TEST_F(RawValuesTest, IdsAndRawValuesAreTold) {
   // Ids of features without a column of their name, beside raw values.
   ASSERT_EQ(
       score(
-          R"({"user":{"user":"x","ids":{"country":2,"liked":[7,8]}},
-              "candidates":{"movie":[3,1],"ids":{"year":[1,2]}}})")
+          R"({"user":{"user":"x","inputs":{"country":2,"liked":[7,8],"age":0.5}},
+              "candidates":{"movie":[3,1],"inputs":{"year":[1,2]}}})")
           .status,
       200);
   EXPECT_EQ(seen_ids("country", true).ids, (std::vector<int64_t>{2}));
   EXPECT_EQ(seen_ids("liked", true).ids, (std::vector<int64_t>{7, 8}));
   EXPECT_EQ(seen_ids("movie", false).ids, (std::vector<int64_t>{3, 1}));
   EXPECT_EQ(seen_ids("year", false).ids, (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ(seen_.user.size(), 3U);
+  EXPECT_EQ(seen_numbers("age", true), (std::vector<float>{0.5F}));
+  EXPECT_EQ(seen_.user.size(), 4U);
   EXPECT_EQ(seen_.candidates.size(), 2U);
-  // A request that has only numbers says what they are.
+  // Numbers under the name of a column and of an input could be either, and what else the
+  // request has does not decide.
   const std::string unclear =
-      R"({"candidates":{"movie":[1,2],"year":[1994,1985]}})";
-  expect_refused(
-      score(unclear),
-      "'year' is a column of the pipeline and an input of the model, so its numbers could be raw values");
+      ": this is a column of the pipeline and an input of the model, so its numbers could be of either";
+  for (
+      const auto& [body, place] :
+      std::vector<std::pair<std::string, std::string>>{
+          {R"({"candidates":{"movie":[1,2],"year":[1994,1985]}})",
+           "candidates.year"},
+          {R"({"candidates":{"title":["a9","b1"],"year":[2,1]}})",
+           "candidates.year"},
+          {R"({"candidates":{"movie":[1],"year":[null]}})", "candidates.year"},
+          {R"({"user":{"inputs":{"country":2},"age":0.5},"candidates":{"movie":[1,2]}})",
+           "user.age"},
+          {R"({"user":{"inputs":{"country":2}},"candidates":{"movie":[3],"year":[2]}})",
+           "candidates.year"},
+          {R"({"user":{"columns":{"country":"fr"},"age":45},"candidates":{"movie":[3]}})",
+           "user.age"}}) {
+    SCOPED_TRACE(body);
+    expect_refused(score(body), place + unclear);
+  }
   ASSERT_EQ(
-      score(R"({"candidates":{"movie":[1,2],"ids":{"year":[0,3]}}})").status,
+      score(R"({"candidates":{"movie":[1,2],"inputs":{"year":[0,3]}}})").status,
       200);
   EXPECT_EQ(seen_ids("year", false).ids, (std::vector<int64_t>{0, 3}));
   ASSERT_EQ(
@@ -441,32 +466,129 @@ TEST_F(RawValuesTest, IdsAndRawValuesAreTold) {
           .status,
       200);
   EXPECT_EQ(seen_ids("year", false).ids, (std::vector<int64_t>{2, 1}));
-  // Text and names of columns that are no inputs are raw.
+  // Columns of text, and columns that are no inputs, need no sign.
   ASSERT_EQ(
-      score(R"({"candidates":{"title":["b1",null],"year":[1994,1985]}})")
+      score(
+          R"({"user":{"country":"fr"},"candidates":{"title":["b1",null],"views":[0,1],"price":[1,0]}})")
           .status,
       200);
   EXPECT_EQ(seen_ids("movie", false).ids, (std::vector<int64_t>{3, 0}));
-  EXPECT_EQ(seen_ids("year", false).ids, (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(seen_ids("country", true).ids, (std::vector<int64_t>{3}));
+  EXPECT_EQ(seen_numbers("counts", false)[0], 0.0F);
   expect_refusals(
       "/score",
       {{R"({"candidates":{"title":["b1"],"movie":[1]}})",
-        "makes 'movie' from the columns title. Send all of them, or only 'movie'"},
-       {R"({"candidates":{"title":["b1"],"ids":{"movie":[1]}}})",
-        "makes 'movie' from the columns title"},
+        "makes the input 'movie' from the columns title. Send all of these columns, or none of them and the input in \"inputs\"."},
+       {R"({"candidates":{"title":["b1"],"inputs":{"movie":[1]}}})",
+        "makes the input 'movie' from the columns title"},
+       {R"({"user":{"columns":{"age":45},"inputs":{"age":0.5}},"candidates":{"movie":[1]}})",
+        "makes the input 'age' from the columns age. Send all of these"},
+       {R"({"candidates":{"columns":[1]}})",
+        "candidates.columns: expected an object, but got a list"},
+       {R"({"user":{"inputs":2},"candidates":{"movie":[1]}})",
+        "user.inputs: expected an object, but got 2"},
+       {R"({"user":{"country":2},"candidates":{"movie":[1]}})",
+        "user.country: expected text"},
        {R"({"user":{"user":"x","columns":{"user":"y"}},"candidates":{"movie":[1]}})",
         "the request has 'user' twice"},
        {R"({"user":{"user":"x"},"candidates":{"user":["y"]}})",
         "the request has 'user' twice"},
-       {R"({"user":{"ids":{"movie":1}},"candidates":{"movie":[1]}})",
+       {R"({"user":{"inputs":{"movie":1}},"candidates":{"movie":[1]}})",
         "the request has 'movie' twice"},
        {R"({"candidates":{"columns":{"movie":[1]}}})",
         "candidates.columns.movie: expected a column, which are user, country, liked, title, year, genre, age, views, price"},
-       {R"({"candidates":{"ids":{"title":[1]}}})",
-        "candidates.ids.title: expected a feature, which are"},
-       {R"({"candidates":{"ids":{}}})", "one list per input"},
+       {R"({"candidates":{"inputs":{"movie":["a9"]}}})",
+        "candidates.inputs.movie: expected an id"},
+       {R"({"candidates":{"inputs":{}}})", "one list per input"},
        {R"({"user":{"genre":"x"},"candidates":{"movie":[1]}})",
-        "makes 'taste' from the columns country, genre"}});
+        "makes the input 'taste' from the columns country, genre"}});
+}
+
+// A column may have the name of an input of several numbers.
+TEST_F(RawValuesTest, NumbersAreSentUnderTheNameOfAColumn) {
+  const auto inputs = [] {
+    return std::vector<ScoreInputInfo>{
+        {.name = "movie"}, {.name = "price", .width = 3}};
+  };
+  start_with_movies({.inputs = inputs});
+  const HttpReply reply =
+      score(R"({"candidates":{"movie":[1],"inputs":{"price":[[1,2,3]]}}})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(seen_numbers("price", false), (std::vector<float>{1, 2, 3}));
+  expect_refused(
+      score(R"({"candidates":{"movie":[1],"price":[1]}})"),
+      "candidates.price: this is a column of the pipeline and an input");
+}
+
+TEST_F(RawValuesTest, NullListsAreEmpty) {
+  start_with_movies();
+  const auto liked = [&](const std::string& lists) {
+    const HttpReply reply =
+        score(R"({"candidates":{"liked":[)" + lists + "]}}");
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return seen_ids("liked", false);
+  };
+  const int64_t q = liked(R"("q")").ids[0];
+  EXPECT_EQ(liked(R"(["q"],null)"), (IdLists{{q}, {0, 1, 1}}));
+  EXPECT_EQ(liked(R"(null,["q"])"), (IdLists{{q}, {0, 0, 1}}));
+  EXPECT_EQ(liked(R"(null,["q",null],[])"), (IdLists{{q, 0}, {0, 0, 2, 2}}));
+  // Without a list, nothing shows that the column has lists, and null is a missing value.
+  EXPECT_EQ(liked("null,null"), (IdLists{{0, 0}}));
+  EXPECT_EQ(liked(R"(null,"q")"), (IdLists{{0, q}}));
+  expect_refusals(
+      "/score",
+      {{R"({"candidates":{"liked":[null,["q"],"q"]}})",
+        "candidates.liked: expected a list, as the first entry is"},
+       {R"({"candidates":{"inputs":{"liked":[null,[1]]}}})",
+        "expected a list, as the first entry is, but got null"},
+       {R"({"candidates":{"movie":[1],"columns":{"age":[null,[1]]}}})",
+        "age: expected one value, as the pipeline takes, but got a list"}});
+}
+
+// What the pipeline makes counts, too, before it is made.
+TEST_F(RawValuesTest, MadeValuesAreLimited) {
+  std::vector<PipelineOutput> outputs;
+  std::map<std::string, ColumnType> types{{"text", ColumnType::kText}};
+  for (int64_t i = 0; i < 100; ++i) {
+    const std::string number = std::to_string(i);
+    outputs.push_back({"feature" + number, {"text"}, Hash{.num_bins = 5}});
+  }
+  make_model(FeaturePipeline({outputs[0]}, types));
+  const std::string list = Json(size_t{200}, "x").dump();
+  const std::string body = R"({"candidates":{"text":)" + list + "}}";
+  publish(FeaturePipeline(outputs, types));
+  start({.max_ids = 2000});
+  expect_refused(score(body), "at most 2000 ids");
+  outputs.resize(1);
+  for (int64_t i = 0; i < 1000; ++i) {
+    outputs.push_back(
+        {"number" + std::to_string(i), {"n" + std::to_string(i)}, Log1p{}});
+  }
+  publish(FeaturePipeline(outputs, types));
+  start({.max_ids = 2000});
+  expect_refused(score(body), "at most 2000 ids");
+  start({.max_ids = 20'000});
+  EXPECT_EQ(score(body).status, 200);
+}
+
+TEST_F(RawValuesTest, ColumnsWithoutATypeAreRefused) {
+  const std::string text = pipeline_without_types();
+  make_model(movie_pipeline());
+  const std::string file = folder_ / "untyped.json";
+  std::ofstream(file) << text;
+  Publisher(model_, folder_ / "published", {.pipeline = file}).publish();
+  start();
+  for (const char* value : {"\"x\"", "7"}) {
+    expect_refused(
+        score(
+            R"({"user":{"user":)" + std::string(value) +
+            R"(},"candidates":{"movie":[1]}})"),
+        "user.user: the pipeline does not say whether this column has text or integers");
+  }
+  EXPECT_EQ(
+      score(R"({"user":{"inputs":{"user":7}},"candidates":{"movie":[1]}})")
+          .status,
+      200);
 }
 
 TEST_F(RawValuesTest, WrongValuesAreNamed) {
@@ -489,14 +611,15 @@ TEST_F(RawValuesTest, WrongValuesAreNamed) {
       "/score",
       {{user(R"("user":42)"),
         "user.user: expected text, as the pipeline takes, but got 42"},
+       {user(R"("age":31)"), "user.age: this is a column of the pipeline"},
        {user(R"("country":["fr",["de"]])"), "but got a list"},
        {user(R"("liked":[["a9"]])"), "user.liked: expected text"},
-       {user(R"("age":"old")"),
-        "user.age: expected a number in the range of float32, but got \"old\". The pipeline has the columns user, country"},
-       {user(R"("age":[31])"),
-        "user.age: expected one value, as the pipeline takes, but got a list"},
+       {user(R"("columns":{"age":"old"})"),
+        "user.columns.age: expected a number in the range of float32, but got \"old\". The pipeline has the columns user, country"},
+       {user(R"("columns":{"age":[31]})"),
+        "user.columns.age: expected one value, as the pipeline takes, but got a list"},
        {user(R"("age":NaN)"), "expected JSON"},
-       {user(R"("age":1e39)"), "in the range of float32"},
+       {user(R"("columns":{"age":1e39})"), "in the range of float32"},
        {user(R"("user":{"a":1})"), "user.user: expected text"},
        {user(R"("user":true)"), "user.user: expected text"},
        {user(R"("film":"a9")"),
@@ -504,10 +627,10 @@ TEST_F(RawValuesTest, WrongValuesAreNamed) {
        {R"({"candidates":{"title":["a9",7]}})",
         "candidates.title: expected text"},
        {R"({"candidates":{"title":[]}})", "at least one candidate"},
-       {R"({"candidates":{"title":["a9"],"year":[1,2]}})",
-        "but 'title' has 1 and 'year' has 2"},
-       {R"({"candidates":{"title":["a9"],"year":["1994"]}})",
-        "candidates.year: expected a number"},
+       {R"({"candidates":{"title":["a9"],"inputs":{"year":[1,2]}}})",
+        "inputs.year: expected one entry per candidate in each list, but 'title' has 1 and 'year' has 2"},
+       {R"({"candidates":{"title":["a9"],"columns":{"year":["1994"]}}})",
+        "candidates.columns.year: expected a number"},
        {R"({"user":"Ann","candidates":{"title":["a9"]}})",
         "the inputs of the user"}});
   // Any text is a value, and an empty user has none.
@@ -558,7 +681,9 @@ TEST_F(RawValuesTest, IntegersOfTheTrainerAreExact) {
       const auto& [columns, text] :
       std::vector<std::pair<std::string, std::string>>{
           {R"("key":[9223372036854775808])",
-           "candidates.columns.key: expected an integer from -2^63 to 2^63 - 1, but got 9223372036854775808"},
+           "candidates.columns.key: expected an integer from -2^63 + 1 to 2^63 - 1, but got 9223372036854775808"},
+          {R"("key":[-9223372036854775808])",
+           "an integer from -2^63 + 1 to 2^63 - 1, but got -9223372036854775808"},
           {R"("key":[18446744073709551616])", "key: expected an integer"},
           {R"("key":[1.5])", "key: expected an integer"},
           {R"("bits":[-1])", "bits: expected an integer from 0 to 2^64 - 1"},
@@ -630,16 +755,18 @@ TEST_F(RawValuesTest, LookupsTakeRawValues) {
       {{R"({"feature":"taste","values":["fr"]})",
         "values: expected an object with lists for the columns country, genre, from which the pipeline makes 'taste'"},
        {R"({"feature":"taste","values":{"genre":["x"]}})",
-        "makes 'taste' from the columns country, genre"},
+        "makes the input 'taste' from the columns country, genre"},
+       {R"({"feature":"movie","values":{"title":["a9"],"genre":["x"]}})",
+        "values.genre: the pipeline makes 'movie' from the columns title. Leave the others out."},
+       {R"({"feature":"taste","values":{"country":["fr"],"genre":["x","y"]}})",
+        "values.genre: expected one entry per example in each list"},
        {R"({"feature":"movie","values":["a9"],"ids":[1]})", "but got both"},
        {R"({"feature":"movie","values":[["a9"]],"weights":[[1]]})",
         "but got both"},
        {R"({"feature":"movie","values":"a9"})",
-        "values.title: expected a list"},
-       {R"({"feature":"movie","values":[]})", "at least one"},
+        "values.title: expected a list with one entry per example"},
+       {R"({"feature":"movie","values":[]})", "at least one example"},
        {R"({"feature":"movie","values":{}})", "an object with lists"},
-       {R"({"feature":"movie","values":{"genre":["x"]}})",
-        "an object with lists"},
        {R"({"feature":"movie","values":{"x":[1]}})",
         "values.x: expected a column"},
        {R"({"feature":"movie","values":[7]})", "values.title: expected text"},
@@ -657,7 +784,8 @@ TEST_F(RawValuesTest, FunctionsMakeColumns) {
   // snippet: ColumnFunction
   ServerOptions options;
   options.functions["decade"] = {
-      .columns = {"year"}, .function = [](const RawColumns& columns) {
+      .columns = {{"year", PipelineColumn::Type::kInt64}},
+      .function = [](const RawColumns& columns) {
         auto years =
             std::get<std::vector<int64_t>>(columns.find("year")->values);
         for (int64_t& year : years) {
@@ -676,7 +804,8 @@ TEST_F(RawValuesTest, FunctionsMakeColumns) {
       200);
   EXPECT_EQ(seen_ids("decade", false), ids);
   ASSERT_EQ(
-      score(R"({"user":{"user":"x"},"candidates":{"decade":[1990,1980]}})")
+      score(
+          R"({"user":{"user":"x"},"candidates":{"columns":{"decade":[1990,1980]}}})")
           .status,
       200);
   EXPECT_EQ(seen_ids("decade", false), ids);
@@ -737,13 +866,173 @@ TEST_F(RawValuesTest, ADamagedPipelineIsAnError) {
   start();
   for (const HttpReply& reply :
        {score(R"({"candidates":{"title":["a9"]}})"),
-        score(R"({"candidates":{"ids":{"movie":[1]}}})"),
-        post("/lookup", R"({"feature":"movie","values":[1]})")}) {
-    EXPECT_EQ(reply.status, 400);
+        score(R"({"candidates":{"columns":{"year":[1994]}}})"),
+        post("/lookup", R"({"feature":"movie","values":[1]})"),
+        post("/lookup", R"({"feature":"movie","ids":["a9"]})")}) {
+    EXPECT_EQ(reply.status, 503);
     EXPECT_CONTAINS(reply.body, "[pipeline] missing key 'outputs'");
   }
+  // Ids need no pipeline.
+  EXPECT_EQ(score(R"({"candidates":{"inputs":{"movie":[1]}}})").status, 200);
+  EXPECT_EQ(score(R"({"candidates":{"movie":[1]}})").status, 200);
+  EXPECT_EQ(post("/lookup", R"({"feature":"movie","ids":[1]})").status, 200);
+  EXPECT_EQ(score(R"({"candidates":{"movie":[1.5]}})").status, 400);
   EXPECT_EQ(version()["problem"].get<std::string>().find("[pipeline] "), 0U);
+  EXPECT_EQ(version()["columns"], Json::array());
   EXPECT_EQ(HttpClient(server_->port()).get("/healthz").status, 200);
+}
+
+TEST_F(RawValuesTest, FunctionsAreChecked) {
+  const FeaturePipeline pipeline(
+      {{"decade", {"decade"}, Hash{.num_bins = 20}},
+       {"year", {"year"}, Bucketize{.boundaries = {1990}}}},
+      {{"decade", ColumnType::kInt64}});
+  make_model(pipeline);
+  publish(pipeline);
+  using Type = PipelineColumn::Type;
+  const auto start_with = [&](std::vector<PipelineColumn> columns,
+                              RawColumns::Column result) {
+    ServerOptions options;
+    options.functions["decade"] = {
+        .columns = std::move(columns),
+        .function = [result](const RawColumns&) { return result; }};
+    start(options);
+  };
+  const std::string body = R"({"candidates":{"columns":{"year":[1994,1985]}}})";
+  start_with({{"year", Type::kInt64}}, {std::vector<int64_t>{1990, 1980}});
+  EXPECT_EQ(score(body).status, 200);
+  EXPECT_EQ(seen_.candidates.size(), 2U);
+  // The types and lists of the function's columns hold.
+  expect_refusals(
+      "/score",
+      {{R"({"candidates":{"columns":{"year":[[1994,1985],[]]}}})",
+        "year: expected one value"},
+       {R"({"candidates":{"columns":{"year":[1994.5,1985]}}})",
+        "year: expected an integer"},
+       {R"({"candidates":{"columns":{"year":["1994",null]}}})",
+        "year: expected an integer"}});
+  // A wrong result is the fault of the server.
+  for (const RawColumns::Column& wrong :
+       {RawColumns::Column{std::vector<int64_t>{1990}},
+        RawColumns::Column{std::vector<float>{1990, 1980}},
+        RawColumns::Column{std::vector<std::string>{"1990", "1980"}},
+        RawColumns::Column{std::vector<int64_t>{1990}, {{0, 1, 3}}}}) {
+    start_with({{"year", Type::kInt64}}, wrong);
+    EXPECT_EQ(score(body).status, 500);
+  }
+  // Problems are logged once per second.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(score(body).status, 500);
+  EXPECT_CONTAINS(
+      ::testing::internal::GetCapturedStderr(),
+      "the function of 'decade' returned a wrong column");
+  start_with(
+      {{"year", Type::kInt64}, {"month", Type::kInt64}},
+      {std::vector<int64_t>{1990}});
+  expect_refusals(
+      "/score",
+      {{R"({"user":{"month":1},"candidates":{"columns":{"year":[1994]}}})",
+        "makes the column 'decade' from the columns year, month. Send all of them, on one side."},
+       {R"({"candidates":{"columns":{"year":[1994]}}})", "on one side"}});
+  EXPECT_EQ(
+      post("/lookup", R"({"feature":"year","values":[1994]})").status, 200);
+  start_with({{"year", Type::kText}}, {std::vector<int64_t>{1990}});
+  EXPECT_CONTAINS(
+      score(R"({"candidates":{"title":["x"]}})").body,
+      "reads the column 'year' with another type");
+
+  const auto refuse = [&](const ColumnFunction& function,
+                          const std::string& text) {
+    ServerOptions options;
+    options.functions["decade"] = function;
+    EXPECT_INVALID_ARGUMENT(start(options), text);
+  };
+  const auto none = [](const RawColumns&) { return RawColumns::Column(); };
+  refuse({.columns = {{"year", Type::kInt64}}}, "'decade' needs a function");
+  refuse({.function = none}, "'decade' needs a function and the columns");
+  refuse({.columns = {{"year"}}, .function = none}, "needs a type");
+  refuse(
+      {.columns = {{"year", Type::kInt64}, {"year", Type::kInt64}},
+       .function = none},
+      "must be there once");
+}
+
+TEST_F(RawValuesTest, PipelinesOfVersionsInUseAreReadOnce) {
+  make_model(movie_pipeline());
+  publish(movie_pipeline());
+  const Reader first(folder_ / "published");
+  publish(movie_pipeline());
+  const Reader same(folder_ / "published");
+  std::vector<PipelineOutput> outputs = movie_pipeline().outputs();
+  outputs.pop_back();
+  publish(FeaturePipeline(outputs, movie_pipeline().types()));
+  const Reader other(folder_ / "published");
+  const ServerOptions options;
+  PipelineCache cache(options);
+  const auto read = [&](const Reader& reader) {
+    return cache.pipeline_of(*reader.version()).get().pipeline;
+  };
+  const auto pipeline = read(first);
+  ASSERT_NE(pipeline, nullptr);
+  EXPECT_EQ(read(same), pipeline);
+  const auto changed = read(other);
+  EXPECT_NE(changed, pipeline);
+  EXPECT_EQ(read(first), pipeline);
+  EXPECT_EQ(read(other), changed);
+}
+
+// Reading a pipeline does not keep the bytes of its version.
+TEST_F(RawValuesTest, PipelinesDoNotKeepVersions) {
+  make_model(movie_pipeline());
+  publish(movie_pipeline());
+  const ServerOptions options;
+  PipelineCache cache(options);
+  std::weak_ptr<const void> bytes;
+  {
+    const Reader reader(folder_ / "published", {.follow = false});
+    bytes = reader.version()->base_memory();
+    EXPECT_NE(cache.pipeline_of(*reader.version()).get().pipeline, nullptr);
+  }
+  EXPECT_TRUE(bytes.expired());
+}
+
+// GET /version begins to read the pipeline, and does not wait for it.
+TEST_F(RawValuesTest, ThePageGetsColumnsWithoutARequest) {
+  start_with_movies();
+  Json columns = version()["columns"];
+  for (int i = 0; columns.is_null() && i < 1000; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    columns = version()["columns"];
+  }
+  EXPECT_EQ(columns.size(), 9U);
+}
+
+TEST_F(RawValuesTest, AVersionFunctionMustGiveAVersion) {
+  start_with_movies({.version = [] { return nullptr; }});
+  EXPECT_EQ(score(R"({"candidates":{"movie":[1]}})").status, 500);
+  EXPECT_EQ(post("/lookup", R"({"feature":"movie","ids":[1]})").status, 200);
+}
+
+// A score function may have a function version() of its own.
+struct NumberedScorer {
+  std::vector<ScoreInputInfo> inputs() const {
+    return {{.name = "movie"}};
+  }
+  int64_t version() const {
+    return 7;
+  }
+  std::vector<ScoreResult> operator()(
+      std::span<const ScoreRequest> /*requests*/) const {
+    return {{.version = version(), .scores = {0.5F}}};
+  }
+};
+
+TEST_F(RawValuesTest, AScorerMayHaveAnotherVersion) {
+  start_with_movies();
+  server_ = std::make_unique<Server>(
+      reader_, ServerOptions{.port = 0}, NumberedScorer());
+  EXPECT_EQ(score(R"({"candidates":{"inputs":{"movie":[1]}}})").status, 503);
 }
 
 // A pipeline of a larger model makes ids that the tables do not have.

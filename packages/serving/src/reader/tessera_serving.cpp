@@ -87,9 +87,9 @@ const Version& checked(const tessera_version* version) {
 size_t checked_number(int64_t number, size_t count, const char* kind) {
   TESSERA_CHECK_INDEX(
       number >= 0 && static_cast<uint64_t>(number) < count,
-      "[tessera_serving] there are {} {}s, but got the number {}.",
-      count,
+      "[tessera_serving] expected the number of a {}, from 0 and below {}, but got {}. Correct it.",
       kind,
+      count,
       number);
   return static_cast<size_t>(number);
 }
@@ -128,7 +128,7 @@ RawColumns::Column read_column(const tessera_column& column) {
   const auto& [name, integers, floats, texts, size, splits, examples] = column;
   TESSERA_CHECK_VALUE(
       !integers + !floats + !texts == 2,
-      "[tessera_serving] column '{}' must have integers, floats or texts. Set one of them, and the others to NULL.",
+      "[tessera_serving] column '{}' must have integers, floats or texts. Set one of them, even without values, and the others to NULL.",
       tessera::shorten(name));
   RawColumns::Column result;
   const auto row_splits = splits_of(name, splits, examples, size);

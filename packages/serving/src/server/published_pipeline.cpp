@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/server/published_pipeline.h"
 
+#include <tessera/common/shorten.h>
+
+#include "src/common/check.h"
 #include "src/common/checksum.h"
 
+#include <exception>
 #include <utility>
 
 namespace tessera::serving {
@@ -10,12 +14,32 @@ namespace tessera::serving {
 PublishedPipeline::PublishedPipeline(
     std::string_view text,
     const ServerOptions& options)
-    : pipeline(Pipeline::from_json_text(text)), columns(pipeline.columns()) {
-  for (const auto& [name, made] : options.functions) {
-    for (const std::string& column : made.columns) {
-      if (find_named(columns, name) && !find_named(columns, column)) {
-        columns.push_back({.name = column, .takes_lists = true});
+    : checksum(checksum_of(text)),
+      pipeline(Pipeline::from_json_text(text)),
+      columns(pipeline.columns()) {
+  using Type = PipelineColumn::Type;
+  for (const auto& [name, function] : options.functions) {
+    if (find_named(columns, name) == nullptr) {
+      continue;
+    }
+    for (const PipelineColumn& argument : function.columns) {
+      const auto known = std::find_if(
+          columns.begin(), columns.end(), [&](const PipelineColumn& column) {
+            return column.name == argument.name;
+          });
+      if (known == columns.end()) {
+        columns.push_back(argument);
+        continue;
       }
+      if (known->type == Type::kNumbers && argument.type != Type::kText) {
+        known->type = argument.type;
+      }
+      TESSERA_CHECK_VALUE(
+          known->type == argument.type,
+          "[ServerOptions] functions: the function of '{}' reads the column '{}' with another type than the pipeline or another function. Give both the same type.",
+          shorten(name),
+          shorten(argument.name));
+      known->takes_lists = known->takes_lists && argument.takes_lists;
     }
   }
 }
@@ -25,7 +49,7 @@ std::vector<PublishedPipeline::Input> PublishedPipeline::inputs(
   std::vector<Input> inputs;
   Input all;
   bool has_numbers = false;
-  for (const data::PipelineOutput& output : pipeline.core().outputs()) {
+  for (const data::PipelineOutput& output : outputs()) {
     const bool gives_numbers = data::gives_numbers(output.transform);
     const int64_t width = gives_numbers ? std::ssize(output.columns) : 0;
     if (listed.empty() || find_named(listed, output.name)) {
@@ -54,23 +78,51 @@ std::vector<PublishedPipeline::Input> PublishedPipeline::inputs(
   return inputs;
 }
 
-std::shared_ptr<const PublishedPipeline> PipelineCache::pipeline_of(
-    const Version& version,
-    const ServerOptions& options) {
-  const std::string_view text = version.pipeline();
-  if (text.empty()) {
-    return nullptr;
+PipelineCache::Future PipelineCache::pipeline_of(const Version& version) {
+  if (version.pipeline().empty()) {
+    std::promise<PipelineOfVersion> none;
+    none.set_value({});
+    return none.get_future().share();
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (base_.lock() != version.base_memory()) {
-    std::string checksum = checksum_of(text);
-    if (checksum != checksum_) {
-      pipeline_ = std::make_shared<const PublishedPipeline>(text, options);
-      checksum_ = std::move(checksum);
+  const std::shared_ptr<const void> base = version.base_memory();
+  std::vector<PipelineOfVersion> known;
+  for (const Entry& entry : entries_) {
+    if (entry.base.lock() == base) {
+      return entry.read;
     }
-    base_ = version.base_memory();
+    if (is_ready(entry.read)) {
+      known.push_back(entry.read.get());
+    }
   }
-  return pipeline_;
+  std::erase_if(entries_, [](const Entry& entry) {
+    return entry.base.expired() && is_ready(entry.read);
+  });
+  auto read = [&options = options_,
+               text = version.pipeline(),
+               bytes = base,
+               known = std::move(known)]() mutable {
+    // The future keeps this function, which must not keep the bytes of the version.
+    const auto kept = std::move(bytes);
+    const auto others = std::move(known);
+    const std::string checksum = checksum_of(text);
+    for (const PipelineOfVersion& other : others) {
+      if (other.pipeline && other.pipeline->checksum == checksum) {
+        return other;
+      }
+    }
+    try {
+      return PipelineOfVersion{
+          std::make_shared<const PublishedPipeline>(text, options)};
+    } catch (const std::exception& error) {
+      return PipelineOfVersion{.problem = error.what()};
+    }
+  };
+  // Reads later, when the result is needed, if the system has no more threads.
+  constexpr auto kPolicy = std::launch::async | std::launch::deferred;
+  return entries_
+      .emplace_back(Entry{base, std::async(kPolicy, std::move(read)).share()})
+      .read;
 }
 
 }  // namespace tessera::serving

@@ -7,7 +7,9 @@
 #include "packages/data/src/pipeline_core.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,7 +30,8 @@ auto find_named(const Items& items, std::string_view name) {
 
 /// The pipeline of a version, as a server uses it.
 struct PublishedPipeline {
-  /// Errors:  std::invalid_argument for a text that is not a pipeline.
+  /// Errors:  std::invalid_argument for a text that is not a pipeline, and for a function of
+  ///          the options that does not fit it.
   PublishedPipeline(std::string_view text, const ServerOptions& options);
 
   /// An input of the model that the pipeline makes.
@@ -46,26 +49,49 @@ struct PublishedPipeline {
   /// as all of them together gets them.
   std::vector<Input> inputs(const std::vector<ScoreInputInfo>& listed) const;
 
+  const std::vector<data::PipelineOutput>& outputs() const {
+    return pipeline.core().outputs();
+  }
+
+  std::string checksum;  // of the text
   Pipeline pipeline;
   /// The columns that the pipeline reads, and those from which functions make them.
   std::vector<PipelineColumn> columns;
 };
 
-/// Reads the pipeline of a version when it is first used. Versions with the same text share
-/// it.
-class PipelineCache {
+/// What was read from a version.
+struct PipelineOfVersion {
+  /// nullptr: the version has none, or it can't be read.
+  std::shared_ptr<const PublishedPipeline> pipeline = {};
+  /// Why it can't be read.
+  std::string problem = {};
+};
+
+/// Keeps the pipelines of the versions in use. Versions with the same text share one.
+class TESSERA_SERVING_API PipelineCache {
  public:
-  /// Returns nullptr if the version has no pipeline.
-  /// Errors:  std::invalid_argument for a text that is not a pipeline.
-  std::shared_ptr<const PublishedPipeline> pipeline_of(
-      const Version& version,
-      const ServerOptions& options);
+  using Future = std::shared_future<PipelineOfVersion>;
+
+  /// Keeps a reference to the options.
+  explicit PipelineCache(const ServerOptions& options) : options_(options) {}
+
+  /// The pipeline of a version, which a thread of its own reads at the first call.
+  Future pipeline_of(const Version& version);
 
  private:
+  struct Entry {
+    std::weak_ptr<const void> base;
+    Future read;
+  };
+
+  const ServerOptions& options_;
   std::mutex mutex_;
-  std::weak_ptr<const void> base_;
-  std::string checksum_;
-  std::shared_ptr<const PublishedPipeline> pipeline_;
+  std::vector<Entry> entries_;
 };
+
+/// Whether the result is there.
+inline bool is_ready(const PipelineCache::Future& read) {
+  return read.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
 
 }  // namespace tessera::serving

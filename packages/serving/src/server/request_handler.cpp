@@ -84,6 +84,8 @@ HttpResponse refusal(std::string_view problem) {
 HttpResponse response_of_exception() {
   try {
     throw;
+  } catch (const PipelineProblem& error) {
+    return busy_response(error.what());
   } catch (const std::invalid_argument& error) {
     return refusal(error.what());
   } catch (const std::out_of_range& error) {
@@ -116,6 +118,7 @@ RequestHandler::RequestHandler(
     : reader_(std::move(reader)),
       options_(options),
       score_(std::move(score)),
+      pipelines_(options),
       queue_(options) {
   try {
     for (int64_t i = 0; i < options.threads; ++i) {
@@ -184,14 +187,11 @@ HttpResponse RequestHandler::get(const std::string& path) {
     return {.body = health_text(*version, status)};
   }
   if (path == "/version") {
-    try {
-      return {.body = version_text(context_of(*version), status)};
-    } catch (const std::invalid_argument& error) {  // in the pipeline
-      status.problem = error.what();
-      return {
-          .body =
-              version_text({.version = *version, .options = options_}, status)};
+    const RequestContext context = context_of(*version, /*waits=*/false);
+    if (!context.problem.empty()) {
+      status.problem = context.problem;
     }
+    return {.body = version_text(context, status)};
   }
   return {
       .body = metrics_.text(
@@ -284,17 +284,27 @@ HttpResponse RequestHandler::look_up(const Job& job) {
   }
 }
 
-RequestContext RequestHandler::context_of(const Version& version) {
+RequestContext RequestHandler::context_of(const Version& version, bool waits) {
+  const PipelineCache::Future read = pipelines_.pipeline_of(version);
+  const bool has_read = waits || is_ready(read);
+  const PipelineOfVersion found = has_read ? read.get() : PipelineOfVersion();
   return {
       .version = version,
       .options = options_,
-      .pipeline = pipelines_.pipeline_of(version, options_),
+      .pipeline = found.pipeline,
+      .problem = found.problem,
+      .is_reading = !has_read,
       .inputs =
           options_.inputs ? options_.inputs() : std::vector<ScoreInputInfo>()};
 }
 
 std::shared_ptr<const Version> RequestHandler::version_of_scores() const {
-  return options_.version ? options_.version() : reader_->version();
+  std::shared_ptr<const Version> version =
+      options_.version ? options_.version() : reader_->version();
+  TESSERA_CHECK(
+      version != nullptr,
+      "[ServerOptions] version: the function returned nullptr. Return the version that the score function uses.");
+  return version;
 }
 
 // A score function may take a new version after the request was read. Returns whether this
@@ -307,8 +317,9 @@ bool RequestHandler::has_pipeline_of(
     return true;
   }
   const std::shared_ptr<const Version> newest = version_of_scores();
-  return newest->number() == version &&
-      pipelines_.pipeline_of(*newest, options_) == context.pipeline;
+  const auto other = pipelines_.pipeline_of(*newest).get().pipeline;
+  return newest->number() == version && other != nullptr &&
+      other->checksum == context.pipeline->checksum;
 }
 
 void RequestHandler::score(std::vector<JobPtr> jobs) {

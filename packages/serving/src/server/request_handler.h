@@ -69,7 +69,8 @@ class RequestHandler {
       std::span<const ScoreRequest> requests,
       std::span<const JobPtr> jobs,
       const RequestContext& context);
-  RequestContext context_of(const Version& version);
+  // Without `waits`, the context may lack a pipeline that is still being read.
+  RequestContext context_of(const Version& version, bool waits = true);
   // The version that the score function uses.
   std::shared_ptr<const Version> version_of_scores() const;
   bool has_pipeline_of(const RequestContext& context, int64_t version);

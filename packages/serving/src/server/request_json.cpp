@@ -11,6 +11,8 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
+#include <numeric>
 #include <set>
 #include <span>
 #include <type_traits>
@@ -77,12 +79,15 @@ void append_vectors(
 
 constexpr const char* kScoreWhere = "/score";
 
+// What the pipeline makes, and text that is repeated, count as one value per so many bytes.
+constexpr size_t kBytesOfValue = 64;
+
 // Reads the inputs of a request: ids and numbers, and columns from which the pipeline makes
 // them.
 class InputReader {
  public:
-  // What the names of an object may be. kAny: of columns, features and inputs of numbers.
-  enum class Form { kAny, kColumns, kIds };
+  // What the names of an object may be. kAny: of columns and inputs.
+  enum class Form { kAny, kColumns, kInputs };
 
   // `where` is the path of the request.
   InputReader(const char* where, const RequestContext& context)
@@ -100,25 +105,29 @@ class InputReader {
       Form form = Form::kAny) {
     for (const auto& [name, value] : entries.items()) {
       const std::string here = place + "." + name;
-      const bool has_ids = name == "ids";
-      if (context_.pipeline != nullptr && form == Form::kAny &&
-          value.is_object() && (has_ids || name == "columns")) {
-        is_clear_ = true;
-        read(value, here, is_of_user, has_ids ? Form::kIds : Form::kColumns);
+      const bool has_columns = name == "columns";
+      if (form == Form::kAny && (has_columns || name == "inputs") &&
+          (value.is_object() || !is_known(name))) {
+        if (!value.is_object()) {
+          values_.refuse(value, here, "an object");
+        }
+        read(
+            value,
+            here,
+            is_of_user,
+            has_columns ? Form::kColumns : Form::kInputs);
         continue;
       }
+      const PipelineColumn* column = find_column(name, here, value, form);
       if (!is_of_user) {
         check_candidates(name, here, value);
       }
       const std::span<const Json> rows =
           is_of_user ? std::span(&value, 1) : rows_of(value);
       values_.count(!is_of_user && are_lists(rows) ? rows.size() : 0);
-      if (const auto* column = find_column(name, here, value, form)) {
-        RawColumns::Column raw = values_.read_column(rows, here, *column);
-        is_clear_ = is_clear_ || form == Form::kColumns || !may_be_made(name) ||
-            std::holds_alternative<std::vector<std::string>>(raw.values);
-        unclear_ = name;
-        (is_of_user ? user_ : candidates_).add(name, std::move(raw));
+      if (column != nullptr) {
+        (is_of_user ? user_ : candidates_)
+            .add(name, values_.read_column(rows, here, *column));
       } else {
         (is_of_user ? request_.user : request_.candidates)
             .push_back(read_input(name, here, rows));
@@ -128,31 +137,41 @@ class InputReader {
 
   // The inputs, with those that the pipeline makes.
   ScoreRequest finish() {
-    TESSERA_CHECK_VALUE(
-        unclear_.empty() || is_clear_,
-        "[{}] '{}' is a column of the pipeline and an input of the model, so its numbers could be raw values, or ids and numbers that the pipeline has made. Put raw values into \"columns\", as in {{\"user\":{{\"columns\":{{...}}}}}}, and ids into \"ids\".",
-        where_,
-        shorten(unclear_));
     if (!user_.entries().empty() || !candidates_.entries().empty()) {
-      compute_columns();
-      add_made();
+      const auto inputs = context_.pipeline->inputs(context_.inputs);
+      compute_columns(inputs);
+      make_inputs(inputs);
     }
     return std::move(request_);
   }
 
  private:
+  using Inputs = std::vector<PublishedPipeline::Input>;
+
   bool is_feature(const std::string& name) const {
     return find_named(context_.version.features(), name) != nullptr;
+  }
+  // Whether the model may have an input of this name.
+  bool is_input(const std::string& name) const {
+    return is_feature(name) || find_named(context_.inputs, name) ||
+        (context_.inputs.empty() && context_.pipeline != nullptr &&
+         find_named(context_.pipeline->outputs(), name));
+  }
+  // Whether the name is that of a column or an input. Without a pipeline, any name may be.
+  bool is_known(const std::string& name) const {
+    return context_.pipeline == nullptr || is_input(name) ||
+        find_named(context_.pipeline->columns, name);
   }
   bool has_column(const std::string& name) const {
     return user_.find(name) != nullptr || candidates_.find(name) != nullptr;
   }
-
-  // Clients that apply the pipeline themselves send ids and numbers by the names of features,
-  // outputs and inputs. Their requests must not be taken for raw values.
-  bool may_be_made(const std::string& name) const {
-    return is_feature(name) || find_named(context_.inputs, name) ||
-        find_named(context_.pipeline->pipeline.core().outputs(), name);
+  static ptrdiff_t count_sent(
+      const RawColumns& side,
+      const std::vector<std::string>& names) {
+    return std::count_if(
+        names.begin(), names.end(), [&](const std::string& name) {
+          return side.find(name) != nullptr;
+        });
   }
 
   // The column of an entry, or nullptr for ids and numbers.
@@ -162,18 +181,26 @@ class InputReader {
       const Json& value,
       Form form) {
     const PipelineColumn* column =
-        context_.pipeline == nullptr || form == Form::kIds
+        context_.pipeline == nullptr || form == Form::kInputs
         ? nullptr
         : find_named(context_.pipeline->columns, name);
     if (form == Form::kColumns && column == nullptr) {
-      const auto names = join_names(context_.pipeline->columns, shortened_name);
-      values_.refuse(value, place, "a column, which are " + names);
+      values_.check_pipeline();
+      values_.refuse(
+          value,
+          place,
+          context_.pipeline == nullptr
+              ? "no columns, because this version has no pipeline"
+              : "a column, which are " +
+                  join_names(context_.pipeline->columns, shortened_name));
     }
-    if (form == Form::kIds && !is_feature(name)) {
-      const auto names =
-          join_names(context_.version.features(), shortened_name);
-      values_.refuse(value, place, "a feature, which are " + names);
-    }
+    // Clients that apply the pipeline themselves may send made ids and numbers by this name.
+    TESSERA_CHECK_VALUE(
+        column == nullptr || form == Form::kColumns ||
+            column->type == PipelineColumn::Type::kText || !is_input(name),
+        "[{}] {}: this is a column of the pipeline and an input of the model, so its numbers could be of either. Put raw values into \"columns\", as in {{\"columns\":{{\"age\":45}}}}, and what the pipeline has made of them into \"inputs\".",
+        where_,
+        shorten(place));
     TESSERA_CHECK_VALUE(
         column != nullptr ? !has_column(name) : inputs_.insert(name).second,
         "[{}] the request has '{}' twice. Name each input once.",
@@ -182,55 +209,83 @@ class InputReader {
     return column;
   }
 
-  // Adds the columns that functions make.
-  void compute_columns() {
-    for (const auto& [name, made] : context_.options.functions) {
-      for (RawColumns* side : {&user_, &candidates_}) {
-        RawColumns arguments;
-        for (const std::string& argument : made.columns) {
-          if (const auto* column = side->find(argument)) {
-            arguments.add(argument, *column);
-          }
-        }
-        if (arguments.entries().size() == made.columns.size() &&
-            !has_column(name)) {
-          side->add(name, made.function(arguments));
-        }
+  // Adds the columns that functions make for inputs.
+  void compute_columns(const Inputs& inputs) {
+    for (const auto& [name, of] : context_.options.functions) {
+      std::vector<std::string> arguments;
+      for (const PipelineColumn& column : of.columns) {
+        arguments.push_back(column.name);
       }
+      const auto of_user = count_sent(user_, arguments);
+      const auto of_candidates = count_sent(candidates_, arguments);
+      const bool is_needed = std::any_of(
+          inputs.begin(), inputs.end(), [&, &made = name](const auto& input) {
+            return std::count(input.columns.begin(), input.columns.end(), made);
+          });
+      if (!is_needed || has_column(name) || of_user + of_candidates == 0) {
+        continue;
+      }
+      TESSERA_CHECK_VALUE(
+          std::max(of_user, of_candidates) == std::ssize(arguments),
+          "[{}] a function makes the column '{}' from the columns {}. Send all of them, on one side.",
+          where_,
+          shorten(name),
+          shorten_all(arguments));
+      RawColumns& side = of_user > 0 ? user_ : candidates_;
+      RawColumns::Column made = of.function(side);
+      std::string problem = fits(made, name) ? "" : "values of a wrong type";
+      try {
+        side.add(name, std::move(made));
+      } catch (const std::invalid_argument& error) {
+        problem = error.what();
+      }
+      TESSERA_CHECK(
+          problem.empty(),
+          "[ServerOptions] functions: the function of '{}' returned a wrong column: {}",
+          shorten(name),
+          problem);
     }
+  }
+
+  // Whether the pipeline takes values of this type.
+  bool fits(const RawColumns::Column& made, const std::string& name) const {
+    using Type = PipelineColumn::Type;
+    const auto* column = find_named(context_.pipeline->columns, name);
+    const bool has_text =
+        std::holds_alternative<std::vector<std::string>>(made.values);
+    const bool has_floats =
+        std::holds_alternative<std::vector<float>>(made.values);
+    return (column->takes_lists || !made.row_splits) &&
+        (column->type == Type::kUnknown ||
+         (has_text == (column->type == Type::kText) &&
+          (column->type == Type::kNumbers ||
+           has_floats == (column->type == Type::kFloat32))));
   }
 
   // Adds the inputs that the pipeline makes. An input has a row per candidate if it needs a
   // column of the candidates, or if the model wants it. Columns of the user are then repeated.
-  void add_made() {
-    std::vector<PublishedPipeline::Input> of_user;
-    std::vector<PublishedPipeline::Input> of_candidates;
+  void make_inputs(const Inputs& inputs) {
+    Inputs of_user;
+    Inputs of_candidates;
     std::set<std::string> repeated;
-    for (auto& input : context_.pipeline->inputs(context_.inputs)) {
-      const auto count_sent = [&](const RawColumns& side) {
-        return std::count_if(
-            input.columns.begin(),
-            input.columns.end(),
-            [&](const std::string& name) { return side.find(name); });
-      };
-      const auto sent_of_candidates = count_sent(candidates_);
-      const auto sent = count_sent(user_) + sent_of_candidates;
+    for (const auto& input : inputs) {
+      const auto sent_of_candidates = count_sent(candidates_, input.columns);
+      const auto sent = count_sent(user_, input.columns) + sent_of_candidates;
       if (sent == 0) {
         continue;
       }
       TESSERA_CHECK_VALUE(
           sent == std::ssize(input.columns) && !inputs_.contains(input.name),
-          "[{}] the pipeline makes '{}' from the columns {}. Send all of them, or only '{}'.",
+          "[{}] the pipeline makes the input '{}' from the columns {}. Send all of these columns, or none of them and the input in \"inputs\".",
           where_,
           shorten(input.name),
-          shorten_all(input.columns),
-          shorten(input.name));
+          shorten_all(input.columns));
       const ScoreInputInfo* info = find_named(context_.inputs, input.name);
       if (sent_of_candidates > 0 || (info != nullptr && !info->is_of_user)) {
         repeated.insert(input.columns.begin(), input.columns.end());
-        of_candidates.push_back(std::move(input));
+        of_candidates.push_back(input);
       } else {
-        of_user.push_back(std::move(input));
+        of_user.push_back(input);
       }
     }
     for (const auto& [name, column] : user_.entries()) {
@@ -242,14 +297,14 @@ class InputReader {
     convert(candidates_, of_candidates, request_.candidates);
   }
 
-  // The column of a user for each candidate. Text counts as one more value per 64 bytes.
+  // The column of a user for each candidate. Its text counts, too.
   RawColumns::Column repeat(RawColumns::Column column) {
     std::visit(
         [&]<class T>(std::vector<T>& values) {
           size_t size = values.size();
           if constexpr (std::is_same_v<T, std::string>) {
             for (const std::string& text : values) {
-              size += text.size() / 64;
+              size += text.size() / kBytesOfValue;
             }
           }
           values_.count(size * static_cast<size_t>(request_.num_candidates));
@@ -268,14 +323,17 @@ class InputReader {
   // Makes inputs from the columns of one side.
   void convert(
       const RawColumns& columns,
-      const std::vector<PublishedPipeline::Input>& inputs,
+      const Inputs& inputs,
       std::vector<ScoreInput>& made) {
     if (inputs.empty()) {
       return;
     }
     const Pipeline& pipeline = context_.pipeline->pipeline;
-    for (const data::PipelineOutput& output : pipeline.core().outputs()) {
-      count_combinations(output.columns, columns);
+    values_.count(
+        static_cast<size_t>(columns.batch_size() * pipeline.num_dense()) *
+        sizeof(float) / kBytesOfValue);
+    for (const data::PipelineOutput& output : context_.pipeline->outputs()) {
+      count_ids(output, columns);
     }
     PipelineResult result = pipeline.apply_present(columns);
     if (!result.warning.empty()) {
@@ -298,21 +356,25 @@ class InputReader {
     }
   }
 
-  // A cross makes an id of each combination of the values of a row.
-  void count_combinations(
-      const std::vector<std::string>& names,
+  // Counts the ids of an output before they are made. A cross makes an id of each
+  // combination of the values of a row.
+  void count_ids(
+      const data::PipelineOutput& output,
       const RawColumns& columns) {
-    std::vector<size_t> combinations(
-        static_cast<size_t>(columns.batch_size()), size_t{1});
-    for (const std::string& name : names) {
-      const RawColumns::Column* column = columns.find(name);
-      const bool has_lists = column != nullptr && column->row_splits;
-      for (size_t i = 0; has_lists && i < combinations.size(); ++i) {
-        combinations[i] *= static_cast<size_t>(
-            (*column->row_splits)[i + 1] - (*column->row_splits)[i]);
-        values_.count(names.size() > 1 ? combinations[i] : 0);
+    if (data::gives_numbers(output.transform) ||
+        count_sent(columns, output.columns) < std::ssize(output.columns)) {
+      return;
+    }
+    std::vector<size_t> ids(static_cast<size_t>(columns.batch_size()), 1);
+    for (const std::string& name : output.columns) {
+      const auto& row_splits = columns.find(name)->row_splits;
+      for (size_t i = 0; row_splits && i < ids.size(); ++i) {
+        ids[i] *= static_cast<size_t>((*row_splits)[i + 1] - (*row_splits)[i]);
+        values_.count(output.columns.size() > 1 ? ids[i] : 0);
       }
     }
+    const size_t all = std::accumulate(ids.begin(), ids.end(), size_t{0});
+    values_.count(all * sizeof(int64_t) / kBytesOfValue);
   }
 
   // A row, of the user or of a candidate, is a value or a list of values. The input has ids
@@ -331,10 +393,17 @@ class InputReader {
       values_.append_numbers(rows, place, numbers);
       return input;
     }
-    refuse_empty(rows.front(), place);
     for (const Json& row : rows) {
       const auto values = values_.row_of(row, place);
-      check_width(name, values.size(), rows.front().size());
+      TESSERA_CHECK_VALUE(
+          !values.empty() && values.size() == rows.front().size(),
+          "[{}] {}: expected at least one number, and as many in each list, but got {} and {}. Its values are numbers, because '{}' is not a feature; the features are {}.",
+          where_,
+          shorten(place),
+          rows.front().size(),
+          values.size(),
+          shorten(name),
+          join_names(context_.version.features(), shortened_name));
       values_.append_numbers(values, place, numbers);
     }
     return input;
@@ -344,51 +413,35 @@ class InputReader {
       const std::string& name,
       const std::string& place,
       const Json& list) {
+    const char* entry = is_score_ ? "candidate" : "example";
     if (!list.is_array()) {
-      values_.refuse(list, place, "a list with one entry per candidate");
+      values_.refuse(
+          list, place, fmt::format("a list with one entry per {}", entry));
     }
     TESSERA_CHECK_VALUE(
         !list.empty(),
-        "[{}] {}: expected at least one candidate, but the list is empty.",
+        "[{}] {}: expected at least one {}, but the list is empty.",
         where_,
-        shorten(place));
+        shorten(place),
+        entry);
     if (request_.num_candidates == 0) {
       first_list_ = name;
       request_.num_candidates = static_cast<int64_t>(list.size());
     }
     TESSERA_CHECK_VALUE(
         static_cast<int64_t>(list.size()) == request_.num_candidates,
-        "[{}] candidates: expected one entry per candidate in each list, but '{}' has {} and '{}' has {}.",
+        "[{}] {}: expected one entry per {} in each list, but '{}' has {} and '{}' has {}.",
         where_,
+        shorten(place),
+        entry,
         shorten(first_list_),
         request_.num_candidates,
         shorten(name),
         list.size());
   }
 
-  void check_width(const std::string& name, size_t width, size_t first) const {
-    TESSERA_CHECK_VALUE(
-        width == first,
-        "[{}] candidates.{}: expected as many numbers for each candidate, but got {} and {}. Its values are numbers, because '{}' is not a feature; the features are {}.",
-        where_,
-        shorten(name),
-        first,
-        width,
-        shorten(name),
-        join_names(context_.version.features(), shortened_name));
-  }
-
-  // An input of numbers has at least one column.
-  void refuse_empty(const Json& row, const std::string& place) const {
-    TESSERA_CHECK_VALUE(
-        !row.empty(),
-        "[{}] {}: expected at least one number, but the list is empty. The features, which have ids, are {}.",
-        where_,
-        shorten(place),
-        join_names(context_.version.features(), shortened_name));
-  }
-
-  const char* where_;
+  const std::string where_;
+  const bool is_score_ = where_ == kScoreWhere;
   const RequestContext& context_;
   RequestValues values_;
   ScoreRequest request_ = {};
@@ -396,16 +449,38 @@ class InputReader {
   std::string first_list_ = {};  // the name of the first list of candidates
   RawColumns user_ = {};
   RawColumns candidates_ = {};
-  // A column whose values could be ids, unless is_clear_ says that the request is raw.
-  std::string unclear_ = {};
-  bool is_clear_ = false;
 };
+
+// Refuses a column of which the feature is not made.
+void check_needed(
+    const std::string& column,
+    const PublishedPipeline::Input& feature,
+    const RequestContext& context) {
+  const auto& needed = feature.columns;
+  const bool is_needed =
+      find_named(context.pipeline->columns, column) == nullptr ||
+      std::count(needed.begin(), needed.end(), column) > 0 ||
+      std::any_of(needed.begin(), needed.end(), [&](const std::string& name) {
+        const auto& functions = context.options.functions;
+        const auto made = functions.find(name);
+        return made != functions.end() &&
+            find_named(made->second.columns, column);
+      });
+  TESSERA_CHECK_VALUE(
+      is_needed,
+      "[{}] values.{}: the pipeline makes '{}' from the columns {}. Leave the others out.",
+      kLookupWhere,
+      shorten(column),
+      shorten(feature.name),
+      shorten_all(needed));
+}
 
 // The ids that the pipeline makes of a list of values, or of an object of columns.
 IdLists read_raw_ids(
     const Json& values,
     const std::string& feature,
     RequestContext context) {
+  RequestValues(kLookupWhere, context).check_pipeline();
   context.inputs = {{.name = feature}};
   const auto made = context.pipeline == nullptr
       ? std::vector<PublishedPipeline::Input>()
@@ -423,6 +498,9 @@ IdLists read_raw_ids(
   }
   InputReader reader(kLookupWhere, context);
   if (entries.is_object()) {
+    for (const auto& [name, value] : entries.items()) {
+      check_needed(name, made.front(), context);
+    }
     reader.read(
         entries, "values", /*is_of_user=*/false, InputReader::Form::kColumns);
   }
@@ -444,7 +522,7 @@ Json describe_columns(const RequestContext& context, Json& inputs) {
       "int64", "float32", "text", "uint64_bits", "numbers", "unknown"};
   Json columns = Json::array();
   if (context.pipeline == nullptr) {
-    return columns;
+    return context.is_reading ? Json() : columns;
   }
   for (const PipelineColumn& column : context.pipeline->columns) {
     columns.push_back(

@@ -27,8 +27,10 @@ LookupAnswer answer_lookup(
     const RequestContext& context);
 
 /// Reads the body of a /score. An entry has raw values if the pipeline has a column of its
-/// name. Otherwise it has ids if the version has a feature of its name.
-/// Errors:  std::invalid_argument and std::out_of_range with a message for the client.
+/// name. Otherwise it has ids if the version has a feature of its name, or else numbers. What
+/// stands in the object "columns" is always raw, and what stands in "inputs" never is.
+/// Errors:  std::invalid_argument and std::out_of_range with a message for the client, and
+///          PipelineProblem for raw values if the pipeline can't be read.
 ScoreRequest read_score_request(
     std::string_view body,
     const RequestContext& context);

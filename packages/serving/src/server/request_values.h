@@ -24,6 +24,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,8 +36,12 @@ namespace tessera::serving {
 struct RequestContext {
   const Version& version;
   const ServerOptions& options;
-  /// The pipeline of the version, or nullptr if it has none.
+  /// The pipeline of the version, or nullptr if it has none that can be read.
   std::shared_ptr<const PublishedPipeline> pipeline = {};
+  /// Why the pipeline can't be read.
+  std::string problem = {};
+  /// Whether the pipeline is still being read.
+  bool is_reading = false;
   /// The inputs that the score function lists.
   std::vector<ScoreInputInfo> inputs = {};
 };
@@ -46,10 +51,17 @@ inline std::span<const Json> rows_of(const Json& list) {
   return list.get_ref<const Json::array_t&>();
 }
 
-/// Whether the rows are lists, as the first row shows. False if there are no rows.
+/// Whether the rows are lists, as the first row that is not null shows.
 inline bool are_lists(std::span<const Json> rows) {
-  return !rows.empty() && rows.front().is_array();
+  const auto first = std::find_if(
+      rows.begin(), rows.end(), [](const Json& row) { return !row.is_null(); });
+  return first != rows.end() && first->is_array();
 }
+
+/// A request with raw values, for a version whose pipeline can't be read.
+struct PipelineProblem : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 /// Reads the lists of a request in JSON, and counts their values.
 /// Errors:  std::invalid_argument that begins with the path of the request and says where in
@@ -81,22 +93,32 @@ class RequestValues {
   IdLists read_id_rows(std::span<const Json> rows, const std::string& name) {
     IdLists read;
     for (const Json* id : flatten(rows, name, read.row_splits)) {
-      read.ids.push_back(read_id(*id, name));
+      if (!is_int64(*id)) {
+        refuse(*id, name, "an id, which is an integer from -2^63 to 2^63 - 1");
+      }
+      read.ids.push_back(id->get<int64_t>());
     }
     return read;
   }
 
-  /// Reads rows of one value of a column or of a list of values. null is a missing value. If
-  /// the type of the column leaves a choice, the values decide.
+  /// Reads rows of one value of a column or of a list of values. null is a missing value, and
+  /// an empty list beside lists. If the column takes all numbers, the values decide.
   RawColumns::Column read_column(
       std::span<const Json> rows,
       const std::string& name,
       const PipelineColumn& column) {
+    using Type = PipelineColumn::Type;
+    TESSERA_CHECK_VALUE(
+        column.type != Type::kUnknown,
+        "[{}] {}: the pipeline does not say whether this column has text or integers, so the server takes no raw values for it. Publish a pipeline that save_pipeline() has written.",
+        where_,
+        shorten(name));
     if (are_lists(rows) && !column.takes_lists) {
-      refuse(rows.front(), name, "one value, as the pipeline takes");
+      refuse(Json::array(), name, "one value, as the pipeline takes");
     }
     std::vector<int64_t> row_splits;
-    const std::vector<const Json*> values = flatten(rows, name, row_splits);
+    const std::vector<const Json*> values =
+        flatten(rows, name, row_splits, /*takes_null=*/true);
     RawColumns::Column read;
     if (!row_splits.empty()) {
       read.row_splits = std::move(row_splits);
@@ -109,23 +131,15 @@ class RequestValues {
                              : std::invoke(read_value, *this, *value, name));
       }
     };
-    using Type = PipelineColumn::Type;
-    const bool is_open =
-        column.type == Type::kNumbers || column.type == Type::kUnknown;
-    const bool are_integers =
+    const bool are_integers = column.type == Type::kNumbers &&
         std::all_of(values.begin(), values.end(), [](const Json* value) {
-          return value->is_null() || is_int64(*value);
-        });
-    const bool has_text =
-        std::any_of(values.begin(), values.end(), [](const Json* value) {
-          return value->is_string();
-        });
-    if (column.type == Type::kText ||
-        (column.type == Type::kUnknown && has_text)) {
+                                return value->is_null() || is_int64(*value);
+                              });
+    if (column.type == Type::kText) {
       read_all(std::string(), &RequestValues::read_text);
     } else if (column.type == Type::kUInt64Bits) {
       read_all(kMissing, &RequestValues::read_uint64_bits);
-    } else if (column.type == Type::kInt64 || (is_open && are_integers)) {
+    } else if (column.type == Type::kInt64 || are_integers) {
       read_all(kMissing, &RequestValues::read_integer);
     } else {
       read_all(std::nanf(""), &RequestValues::read_number);
@@ -174,6 +188,9 @@ class RequestValues {
       const Json& json,
       const std::string& name,
       std::string_view expected) const {
+    if (json.is_string() || json.is_object() || json.is_null()) {
+      check_pipeline();
+    }
     const std::string got = json.is_array() ? "a list"
         : json.is_object()                  ? "an object"
                                             : shorten(text_of(json));
@@ -187,12 +204,23 @@ class RequestValues {
         json.is_string() ? advice_for_text() : "");
   }
 
+  /// Refuses raw values if the pipeline can't be read.
+  void check_pipeline() const {
+    if (!context_.problem.empty()) {
+      throw PipelineProblem(
+          "The pipeline of this version can't be read, so the server takes no raw values: " +
+          context_.problem);
+    }
+  }
+
  private:
-  // The values of all rows. If they are lists, which the first row shows, adds row_splits.
+  // The values of all rows. If they are lists, adds row_splits. With takes_null, a row that
+  // is null is then an empty list.
   std::vector<const Json*> flatten(
       std::span<const Json> rows,
       const std::string& name,
-      std::vector<int64_t>& row_splits) {
+      std::vector<int64_t>& row_splits,
+      bool takes_null = false) {
     std::vector<const Json*> values;
     const auto append = [&](std::span<const Json> row) {
       count(row.size());
@@ -206,7 +234,9 @@ class RequestValues {
     }
     row_splits.push_back(0);
     for (const Json& row : rows) {
-      append(row_of(row, name));
+      if (!takes_null || !row.is_null()) {
+        append(row_of(row, name));
+      }
       row_splits.push_back(std::ssize(values));
     }
     return values;
@@ -220,16 +250,9 @@ class RequestValues {
               static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
   }
 
-  int64_t read_id(const Json& json, const std::string& name) const {
-    if (!is_int64(json)) {
-      refuse(json, name, "an id, which is an integer from -2^63 to 2^63 - 1");
-    }
-    return json.get<int64_t>();
-  }
-
   int64_t read_integer(const Json& json, const std::string& name) const {
-    if (!is_int64(json)) {
-      refuse(json, name, "an integer from -2^63 to 2^63 - 1");
+    if (!is_int64(json) || json.get<int64_t>() == kMissing) {
+      refuse(json, name, "an integer from -2^63 + 1 to 2^63 - 1");
     }
     return json.get<int64_t>();
   }

@@ -20,6 +20,8 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -50,6 +52,22 @@ void check_seconds(const char* name, double seconds) {
       seconds);
 }
 
+void check_function(const std::string& name, const ColumnFunction& made) {
+  std::set<std::string> names;
+  for (const PipelineColumn& column : made.columns) {
+    TESSERA_CHECK_VALUE(
+        column.type != PipelineColumn::Type::kUnknown &&
+            names.insert(column.name).second,
+        "[Server] functions: column '{}' of the function of '{}' needs a type, and must be there once. Correct the options.",
+        column.name,
+        name);
+  }
+  TESSERA_CHECK_VALUE(
+      made.function != nullptr && !names.empty(),
+      "[Server] functions: '{}' needs a function and the columns that it reads. Correct the options.",
+      name);
+}
+
 void check_options(const Reader* reader, const ServerOptions& options) {
   constexpr int64_t kMax = 1'000'000;
   TESSERA_CHECK_VALUE(
@@ -64,6 +82,9 @@ void check_options(const Reader* reader, const ServerOptions& options) {
   check_count("max_ids", options.max_ids, int64_t{1} << 30);
   check_seconds("request_seconds", options.request_seconds);
   check_seconds("idle_seconds", options.idle_seconds);
+  for (const auto& [name, function] : options.functions) {
+    check_function(name, function);
+  }
 }
 
 // Connections for which the process can't open a file would wait without an answer.

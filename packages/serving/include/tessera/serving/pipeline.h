@@ -145,7 +145,7 @@ class TESSERA_SERVING_API Pipeline {
   PipelineResult apply(const RawColumns& columns) const;
 
   /// The same for the outputs whose columns are all in the batch, such as those of a user
-  /// alone. The numbers of other outputs are 0.
+  /// alone. The result lacks the other features, and the numbers of other outputs are 0.
   PipelineResult apply_present(const RawColumns& columns) const;
 
   /// The columns that apply() needs, in the order in which the outputs name them.
@@ -155,12 +155,11 @@ class TESSERA_SERVING_API Pipeline {
   /// The number of columns of PipelineResult::dense.
   int64_t num_dense() const;
 
-  /// For the library itself.
-  const data::PipelineCore& core() const&;
-
  private:
+  friend struct PublishedPipeline;  // of the server
   struct State;
   explicit Pipeline(std::shared_ptr<const State> state);
+  const data::PipelineCore& core() const&;
 
   std::shared_ptr<const State> state_;
 };

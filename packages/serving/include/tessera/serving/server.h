@@ -83,7 +83,8 @@ struct ScoreInputInfo {
 ///
 ///   ServerOptions options;
 ///   options.functions["decade"] = {
-///       .columns = {"year"}, .function = [](const RawColumns& columns) {
+///       .columns = {{"year", PipelineColumn::Type::kInt64}},
+///       .function = [](const RawColumns& columns) {
 ///         auto years =
 ///             std::get<std::vector<int64_t>>(columns.find("year")->values);
 ///         for (int64_t& year : years) {
@@ -92,10 +93,13 @@ struct ScoreInputInfo {
 ///         return RawColumns::Column{.values = std::move(years)};
 ///       }};
 struct ColumnFunction {
-  /// The columns that the function reads. A request has them all in "user", or all in
-  /// "candidates".
-  std::vector<std::string> columns = {};
-  /// Gets these columns, and returns a column with as many rows.
+  /// The columns that the function reads, with the types that it reads. A request has them
+  /// all in "user", or all in "candidates".
+  std::vector<PipelineColumn> columns = {};
+  /// Gets the columns of that side, which has these and may have more, and returns a column
+  /// with as many rows, of the type that the pipeline takes. Several threads may call it at
+  /// the same time. The client gets the message of a std::invalid_argument with status 400,
+  /// and status 500 for a wrong column and for any other exception.
   std::function<RawColumns::Column(const RawColumns&)> function = {};
 };
 
@@ -120,7 +124,8 @@ struct ServerOptions {
   int64_t max_connections = 20000;
   /// The bytes of the body of a request, at most.
   int64_t max_body_bytes = 1 << 20;
-  /// The ids, numbers and rows of one request, at most.
+  /// The ids, numbers and rows of one request, at most. What the pipeline makes counts as
+  /// one more per 64 bytes.
   int64_t max_ids = 100000;
   /// Each of these may take this long: receiving a request, its wait for a thread, and the
   /// client taking the answer.
@@ -133,10 +138,12 @@ struct ServerOptions {
   /// ProgramScorer.
   std::function<std::vector<ScoreInputInfo>()> inputs = {};
   /// The version that the score function uses, whose pipeline takes raw values. Empty: the
-  /// newest one of the reader, unless the score function is a ProgramScorer. If
-  /// ScoreResult::version has another pipeline, the client gets status 503.
+  /// newest one of the reader, unless the score function is a ProgramScorer. The function
+  /// must not return nullptr. If ScoreResult::version has another pipeline, the client gets
+  /// status 503.
   std::function<std::shared_ptr<const Version>()> version = {};
-  /// Makes columns of the pipeline that requests do not have, by the name of the column.
+  /// Makes columns of the pipeline that requests do not have, by the name of the column. A
+  /// function can't read a column that another one makes.
   std::map<std::string, ColumnFunction> functions = {};
 };
 
@@ -185,6 +192,8 @@ struct ServerOptions {
 ///                  ids, and any other has numbers. In "candidates", it has one entry per
 ///                  candidate, which may be a list. If the version has a pipeline, the name
 ///                  of a column of the pipeline has raw values: text, numbers, lists, null.
+///                  In each object, "columns" may have an object of only raw values, and
+///                  "inputs" one of only ids and numbers.
 ///
 /// A wrong request gets {"error":"..."} with a status of 400 and above. Requests of /score
 /// that are waiting are scored in one call. No request waits for others to arrive.
@@ -241,7 +250,11 @@ class TESSERA_SERVING_API Server {
     if (!options.inputs) {
       options.inputs = [scorer] { return scorer.inputs(); };
     }
-    if constexpr (requires { scorer.version(); }) {
+    if constexpr (requires {
+                    {
+                      scorer.version()
+                      } -> std::same_as<std::shared_ptr<const Version>>;
+                  }) {
       if (!options.version) {
         options.version = [scorer] { return scorer.version(); };
       }

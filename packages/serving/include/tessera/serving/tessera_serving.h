@@ -64,7 +64,8 @@ typedef struct tessera_version_info {
 } tessera_version_info;
 
 /* Values of several examples: a column that a pipeline reads, or a feature that it gives.
- * One of `integers`, `floats` and `texts` has the values, and the others are NULL. INT64_MIN,
+ * One of `integers`, `floats` and `texts` has the values, and the others are NULL. This also
+ * holds for a column without values, whose type is that of the one that is not NULL. INT64_MIN,
  * NaN, and a text that is empty or NULL are missing values. Texts end with a zero byte. */
 typedef struct tessera_column {
   const char* name;
