@@ -68,7 +68,7 @@ struct PipelineOfVersion {
 };
 
 /// Keeps the pipelines of the versions in use. Versions with the same text share one.
-class TESSERA_SERVING_API PipelineCache {
+class PipelineCache {
  public:
   using Future = std::shared_future<PipelineOfVersion>;
 

@@ -165,6 +165,10 @@ class InputReader {
   bool has_column(const std::string& name) const {
     return user_.find(name) != nullptr || candidates_.find(name) != nullptr;
   }
+  static bool takes_numbers(const PipelineColumn& column) {
+    using Type = PipelineColumn::Type;
+    return column.type != Type::kText && column.type != Type::kUnknown;
+  }
   static ptrdiff_t count_sent(
       const RawColumns& side,
       const std::vector<std::string>& names) {
@@ -197,7 +201,7 @@ class InputReader {
     // Clients that apply the pipeline themselves may send made ids and numbers by this name.
     TESSERA_CHECK_VALUE(
         column == nullptr || form == Form::kColumns ||
-            column->type == PipelineColumn::Type::kText || !is_input(name),
+            !takes_numbers(*column) || !is_input(name),
         "[{}] {}: this is a column of the pipeline and an input of the model, so its numbers could be of either. Put raw values into \"columns\", as in {{\"columns\":{{\"age\":45}}}}, and what the pipeline has made of them into \"inputs\".",
         where_,
         shorten(place));
