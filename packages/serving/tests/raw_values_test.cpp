@@ -756,7 +756,7 @@ TEST_F(RawValuesTest, LookupsTakeRawValues) {
        {R"({"feature":"taste","values":{"genre":["x"]}})",
         "makes the input 'taste' from the columns country, genre"},
        {R"({"feature":"movie","values":{"title":["a9"],"genre":["x"]}})",
-        "values.genre: the pipeline makes 'movie' from the columns title. Leave the others out."},
+        "values.genre: the pipeline makes 'movie' from the columns title. Leave this one out."},
        {R"({"feature":"taste","values":{"country":["fr"],"genre":["x","y"]}})",
         "values.genre: expected one entry per example in each list"},
        {R"({"feature":"movie","values":["a9"],"ids":[1]})", "but got both"},
@@ -885,7 +885,7 @@ TEST_F(RawValuesTest, FunctionsAreChecked) {
   const FeaturePipeline pipeline(
       {{"decade", {"decade"}, Hash{.num_bins = 20}},
        {"year", {"year"}, Bucketize{.boundaries = {1990}}}},
-      {{"decade", ColumnType::kInt64}});
+      {{"decade", ColumnType::kInt64}, {"year", ColumnType::kInt64}});
   make_model(pipeline);
   publish(pipeline);
   using Type = PipelineColumn::Type;
@@ -950,11 +950,11 @@ TEST_F(RawValuesTest, FunctionsAreChecked) {
   const auto none = [](const RawColumns&) { return RawColumns::Column(); };
   refuse({.columns = {{"year", Type::kInt64}}}, "'decade' needs a function");
   refuse({.function = none}, "'decade' needs a function and the columns");
-  refuse({.columns = {{"year"}}, .function = none}, "needs a type");
+  refuse({.columns = {{"year"}}, .function = none}, "with its type");
   refuse(
       {.columns = {{"year", Type::kInt64}, {"year", Type::kInt64}},
        .function = none},
-      "must be there once");
+      "each once");
 }
 
 // GET /version begins to read the pipeline, and does not wait for it. Versions with different
@@ -991,6 +991,9 @@ TEST_F(RawValuesTest, APipelineIsReadOnce) {
   };
   const double reading = seconds_of(2);
   EXPECT_LT(seconds_of(50), 10 * reading);
+  for (int i = 0; version()["columns"].is_null() && i < 1000; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   EXPECT_EQ(version()["columns"].size(), 1U);
 }
 

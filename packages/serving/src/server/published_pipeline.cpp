@@ -17,22 +17,15 @@ PublishedPipeline::PublishedPipeline(
     : checksum(checksum_of(text)),
       pipeline(Pipeline::from_json_text(text)),
       columns(pipeline.columns()) {
-  using Type = PipelineColumn::Type;
   for (const auto& [name, function] : options.functions) {
     if (find_named(columns, name) == nullptr) {
       continue;
     }
     for (const PipelineColumn& argument : function.columns) {
-      const auto known = std::find_if(
-          columns.begin(), columns.end(), [&](const PipelineColumn& column) {
-            return column.name == argument.name;
-          });
-      if (known == columns.end()) {
+      PipelineColumn* known = find_named(columns, argument.name);
+      if (known == nullptr) {
         columns.push_back(argument);
         continue;
-      }
-      if (known->type == Type::kNumbers && argument.type != Type::kText) {
-        known->type = argument.type;
       }
       TESSERA_CHECK_VALUE(
           known->type == argument.type,
@@ -79,11 +72,6 @@ std::vector<PublishedPipeline::Input> PublishedPipeline::inputs(
 }
 
 PipelineCache::Future PipelineCache::pipeline_of(const Version& version) {
-  if (version.pipeline().empty()) {
-    std::promise<PipelineOfVersion> none;
-    none.set_value({});
-    return none.get_future().share();
-  }
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::shared_ptr<const void> base = version.base_memory();
   std::vector<PipelineOfVersion> known;
@@ -105,15 +93,17 @@ PipelineCache::Future PipelineCache::pipeline_of(const Version& version) {
     // The future keeps this function, which must not keep the bytes of the version.
     const auto kept = std::move(bytes);
     const auto others = std::move(known);
-    const std::string checksum = checksum_of(text);
-    for (const PipelineOfVersion& other : others) {
-      if (other.pipeline && other.pipeline->checksum == checksum) {
-        return other;
-      }
-    }
     try {
-      return PipelineOfVersion{
-          std::make_shared<const PublishedPipeline>(text, options)};
+      const std::string checksum = checksum_of(text);
+      for (const PipelineOfVersion& other : others) {
+        if (other.pipeline && other.pipeline->checksum == checksum) {
+          return other;
+        }
+      }
+      return text.empty()
+          ? PipelineOfVersion()
+          : PipelineOfVersion{
+                std::make_shared<const PublishedPipeline>(text, options)};
     } catch (const std::exception& error) {
       return PipelineOfVersion{.problem = error.what()};
     }

@@ -20,7 +20,7 @@ namespace tessera::serving {
 
 /// The item with this name, or nullptr.
 template <class Items>
-auto find_named(const Items& items, std::string_view name) {
+auto find_named(Items&& items, std::string_view name) {
   const auto found =
       std::find_if(items.begin(), items.end(), [&](const auto& item) {
         return item.name == name;

@@ -293,7 +293,7 @@ RequestContext RequestHandler::context_of(const Version& version, bool waits) {
       .options = options_,
       .pipeline = found.pipeline,
       .problem = found.problem,
-      .is_reading = !has_read,
+      .is_reading = !has_read && !version.pipeline().empty(),
       .inputs =
           options_.inputs ? options_.inputs() : std::vector<ScoreInputInfo>()};
 }

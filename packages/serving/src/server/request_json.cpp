@@ -107,7 +107,7 @@ class InputReader {
       const std::string here = place + "." + name;
       const bool has_columns = name == "columns";
       if (form == Form::kAny && (has_columns || name == "inputs") &&
-          (value.is_object() || !is_known(name))) {
+          (value.is_object() || context_.pipeline != nullptr)) {
         if (!value.is_object()) {
           values_.refuse(value, here, "an object");
         }
@@ -119,11 +119,8 @@ class InputReader {
         continue;
       }
       const PipelineColumn* column = find_column(name, here, value, form);
-      if (!is_of_user) {
-        check_candidates(name, here, value);
-      }
       const std::span<const Json> rows =
-          is_of_user ? std::span(&value, 1) : rows_of(value);
+          is_of_user ? std::span(&value, 1) : candidates_of(value, name, here);
       values_.count(!is_of_user && are_lists(rows) ? rows.size() : 0);
       if (column != nullptr) {
         (is_of_user ? user_ : candidates_)
@@ -140,6 +137,7 @@ class InputReader {
     if (!user_.entries().empty() || !candidates_.entries().empty()) {
       const auto inputs = context_.pipeline->inputs(context_.inputs);
       compute_columns(inputs);
+      check_used(inputs);
       make_inputs(inputs);
     }
     return std::move(request_);
@@ -156,11 +154,6 @@ class InputReader {
     return is_feature(name) || find_named(context_.inputs, name) ||
         (context_.inputs.empty() && context_.pipeline != nullptr &&
          find_named(context_.pipeline->outputs(), name));
-  }
-  // Whether the name is that of a column or an input. Without a pipeline, any name may be.
-  bool is_known(const std::string& name) const {
-    return context_.pipeline == nullptr || is_input(name) ||
-        find_named(context_.pipeline->columns, name);
   }
   bool has_column(const std::string& name) const {
     return user_.find(name) != nullptr || candidates_.find(name) != nullptr;
@@ -235,9 +228,11 @@ class InputReader {
           where_,
           shorten(name),
           shorten_all(arguments));
+      used_.insert(arguments.begin(), arguments.end());
       RawColumns& side = of_user > 0 ? user_ : candidates_;
       RawColumns::Column made = of.function(side);
-      std::string problem = fits(made, name) ? "" : "values of a wrong type";
+      const auto* column = find_named(context_.pipeline->columns, name);
+      std::string problem = fits(made, *column) ? "" : "values of a wrong type";
       try {
         side.add(name, std::move(made));
       } catch (const std::invalid_argument& error) {
@@ -251,19 +246,33 @@ class InputReader {
     }
   }
 
-  // Whether the pipeline takes values of this type.
-  bool fits(const RawColumns::Column& made, const std::string& name) const {
+  // Whether values are of the type of the column.
+  static bool fits(
+      const RawColumns::Column& values,
+      const PipelineColumn& column) {
     using Type = PipelineColumn::Type;
-    const auto* column = find_named(context_.pipeline->columns, name);
-    const bool has_text =
-        std::holds_alternative<std::vector<std::string>>(made.values);
-    const bool has_floats =
-        std::holds_alternative<std::vector<float>>(made.values);
-    return (column->takes_lists || !made.row_splits) &&
-        (column->type == Type::kUnknown ||
-         (has_text == (column->type == Type::kText) &&
-          (column->type == Type::kNumbers ||
-           has_floats == (column->type == Type::kFloat32))));
+    const size_t kind = values.values.index();
+    return (column.takes_lists || !values.row_splits) &&
+        (column.type == Type::kText          ? kind == 2
+             : column.type == Type::kFloat32 ? kind == 1
+             : column.type == Type::kNumbers ? kind < 2
+                                             : kind == 0);
+  }
+
+  // A /lookup is of one feature, and takes no other columns.
+  void check_used(const Inputs& inputs) {
+    for (const auto& input : inputs) {
+      used_.insert(input.columns.begin(), input.columns.end());
+    }
+    for (const auto& [name, column] : candidates_.entries()) {
+      TESSERA_CHECK_VALUE(
+          is_score_ || used_.contains(name),
+          "[{}] values.{}: the pipeline makes '{}' from the columns {}. Leave this one out.",
+          where_,
+          shorten(name),
+          shorten(inputs.front().name),
+          shorten_all(inputs.front().columns));
+    }
   }
 
   // Adds the inputs that the pipeline makes. An input has a row per candidate if it needs a
@@ -413,15 +422,13 @@ class InputReader {
     return input;
   }
 
-  void check_candidates(
+  std::span<const Json> candidates_of(
+      const Json& json,
       const std::string& name,
-      const std::string& place,
-      const Json& list) {
+      const std::string& place) {
     const char* entry = is_score_ ? "candidate" : "example";
-    if (!list.is_array()) {
-      values_.refuse(
-          list, place, fmt::format("a list with one entry per {}", entry));
-    }
+    const auto list = values_.list_of(
+        json, place, fmt::format("a list with one entry per {}", entry));
     TESSERA_CHECK_VALUE(
         !list.empty(),
         "[{}] {}: expected at least one {}, but the list is empty.",
@@ -442,6 +449,7 @@ class InputReader {
         request_.num_candidates,
         shorten(name),
         list.size());
+    return list;
   }
 
   const std::string where_;
@@ -453,31 +461,8 @@ class InputReader {
   std::string first_list_ = {};  // the name of the first list of candidates
   RawColumns user_ = {};
   RawColumns candidates_ = {};
+  std::set<std::string> used_ = {};  // the columns from which inputs are made
 };
-
-// Refuses a column of which the feature is not made.
-void check_needed(
-    const std::string& column,
-    const PublishedPipeline::Input& feature,
-    const RequestContext& context) {
-  const auto& needed = feature.columns;
-  const bool is_needed =
-      find_named(context.pipeline->columns, column) == nullptr ||
-      std::count(needed.begin(), needed.end(), column) > 0 ||
-      std::any_of(needed.begin(), needed.end(), [&](const std::string& name) {
-        const auto& functions = context.options.functions;
-        const auto made = functions.find(name);
-        return made != functions.end() &&
-            find_named(made->second.columns, column);
-      });
-  TESSERA_CHECK_VALUE(
-      is_needed,
-      "[{}] values.{}: the pipeline makes '{}' from the columns {}. Leave the others out.",
-      kLookupWhere,
-      shorten(column),
-      shorten(feature.name),
-      shorten_all(needed));
-}
 
 // The ids that the pipeline makes of a list of values, or of an object of columns.
 IdLists read_raw_ids(
@@ -495,16 +480,11 @@ IdLists read_raw_ids(
       kLookupWhere,
       shorten(feature));
   const std::vector<std::string>& columns = made.front().columns;
-  Json entries = values;
-  if (!values.is_object() && columns.size() == 1) {
-    entries = Json::object();
-    entries[columns.front()] = values;
-  }
+  const Json entries = values.is_object() || columns.size() > 1
+      ? values
+      : Json::object({{columns.front(), values}});
   InputReader reader(kLookupWhere, context);
   if (entries.is_object()) {
-    for (const auto& [name, value] : entries.items()) {
-      check_needed(name, made.front(), context);
-    }
     reader.read(
         entries, "values", /*is_of_user=*/false, InputReader::Form::kColumns);
   }
@@ -518,50 +498,17 @@ IdLists read_raw_ids(
   return std::get<IdLists>(std::move(inputs.front().values));
 }
 
-// Adds to the inputs of /version from which columns the pipeline makes them, and the id or
-// number of a missing value, if it has one of its own. Returns the columns. A column is of
-// the user if an input of the user needs it.
-Json describe_columns(const RequestContext& context, Json& inputs) {
-  constexpr std::array kTypes{
-      "int64", "float32", "text", "uint64_bits", "numbers", "unknown"};
-  Json columns = Json::array();
-  if (context.pipeline == nullptr) {
-    return context.is_reading ? Json() : columns;
-  }
-  for (const PipelineColumn& column : context.pipeline->columns) {
-    columns.push_back(
-        {{"name", column.name},
-         {"type", kTypes.at(static_cast<size_t>(column.type))},
-         {"lists", column.takes_lists},
-         {"side", nullptr}});
-  }
-  for (const auto& made : context.pipeline->inputs(context.inputs)) {
-    for (Json& input : inputs) {
-      if (input["name"] != made.name) {
-        continue;
-      }
-      Json& number = input["default"] = nullptr;
-      const auto describe = [&](const auto& transform) {
-        if constexpr (requires { transform.missing_value; }) {
-          number = transform.missing_value;
-        } else if (transform.missing == data::Missing::kOwnId) {
-          number = 0;
+// The id or number of a missing value, or null if it has none of its own.
+Json default_of(const data::Transform& transform) {
+  return std::visit(
+      [](const auto& of) -> Json {
+        if constexpr (requires { of.missing_value; }) {
+          return of.missing_value;
+        } else {
+          return of.missing == data::Missing::kOwnId ? Json(0) : Json();
         }
-      };
-      if (made.transform != nullptr) {
-        std::visit(describe, *made.transform);
-      }
-      input["columns"] = made.columns;
-      for (const std::string& needed : made.columns) {
-        for (Json& column : columns) {
-          if (column["name"] == needed && column["side"] != "user") {
-            column["side"] = input["side"];
-          }
-        }
-      }
-    }
-  }
-  return columns;
+      },
+      transform);
 }
 
 }  // namespace
@@ -710,19 +657,46 @@ std::string version_text(
          {"has_keys", table.has_keys},
          {"vocabulary_size", table.vocabulary_size}});
   }
+  const auto made = context.pipeline == nullptr
+      ? std::vector<PublishedPipeline::Input>()
+      : context.pipeline->inputs(context.inputs);
   Json inputs = Json::array();
+  // The sides of columns. One is of the user if an input of the user needs it.
+  Json sides = Json::object();
   for (const ScoreInputInfo& input : context.inputs) {
-    inputs.push_back(
-        {{"name", input.name},
-         {"side", input.is_of_user ? "user" : "candidates"},
-         {"values", input.width == 0 ? "ids" : "numbers"},
-         {"width", input.width}});
+    const char* side = input.is_of_user ? "user" : "candidates";
+    Json& shown = inputs.emplace_back(Json{
+        {"name", input.name},
+        {"side", side},
+        {"values", input.width == 0 ? "ids" : "numbers"},
+        {"width", input.width}});
     if (const auto* feature = find_named(version.features(), input.name)) {
-      inputs.back()["vocabulary_size"] =
+      shown["vocabulary_size"] =
           version.tables()[version.table(feature->table)].vocabulary_size;
     }
+    if (const auto* of = find_named(made, input.name)) {
+      shown["default"] =
+          of->transform == nullptr ? Json() : default_of(*of->transform);
+      shown["columns"] = of->columns;
+      for (const std::string& column : of->columns) {
+        if (input.is_of_user || !sides.contains(column)) {
+          sides[column] = side;
+        }
+      }
+    }
   }
-  Json columns = describe_columns(context, inputs);
+  constexpr std::array kTypes{
+      "int64", "float32", "text", "uint64_bits", "numbers", "unknown"};
+  Json columns = context.is_reading ? Json() : Json::array();
+  if (context.pipeline != nullptr) {
+    for (const PipelineColumn& column : context.pipeline->columns) {
+      columns.push_back(
+          {{"name", column.name},
+           {"type", kTypes.at(static_cast<size_t>(column.type))},
+           {"lists", column.takes_lists},
+           {"side", sides.value(column.name, Json())}});
+    }
+  }
   return text_of(
       {{"version", version.number()},
        {"base", version.base()},

@@ -46,11 +46,6 @@ struct RequestContext {
   std::vector<ScoreInputInfo> inputs = {};
 };
 
-/// The entries of a list.
-inline std::span<const Json> rows_of(const Json& list) {
-  return list.get_ref<const Json::array_t&>();
-}
-
 /// Whether the rows are lists, as the first row that is not null shows.
 inline bool are_lists(std::span<const Json> rows) {
   const auto first = std::find_if(
@@ -151,11 +146,11 @@ class RequestValues {
   std::span<const Json> list_of(
       const Json& json,
       const std::string& name,
-      const char* expected = "a list") const {
+      std::string_view expected = "a list") const {
     if (!json.is_array()) {
       refuse(json, name, expected);
     }
-    return rows_of(json);
+    return json.get_ref<const Json::array_t&>();
   }
   /// The entries of one of several rows.
   std::span<const Json> row_of(const Json& row, const std::string& name) const {

@@ -55,16 +55,14 @@ void check_seconds(const char* name, double seconds) {
 void check_function(const std::string& name, const ColumnFunction& made) {
   std::set<std::string> names;
   for (const PipelineColumn& column : made.columns) {
-    TESSERA_CHECK_VALUE(
-        column.type != PipelineColumn::Type::kUnknown &&
-            names.insert(column.name).second,
-        "[Server] functions: column '{}' of the function of '{}' needs a type, and must be there once. Correct the options.",
-        column.name,
-        name);
+    if (column.type != PipelineColumn::Type::kUnknown) {
+      names.insert(column.name);
+    }
   }
   TESSERA_CHECK_VALUE(
-      made.function != nullptr && !names.empty(),
-      "[Server] functions: '{}' needs a function and the columns that it reads. Correct the options.",
+      made.function != nullptr && !names.empty() &&
+          names.size() == made.columns.size(),
+      "[Server] functions: '{}' needs a function and the columns that it reads, each once and with its type. Correct the options.",
       name);
 }
 
