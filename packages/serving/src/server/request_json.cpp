@@ -136,7 +136,10 @@ class InputReader {
   ScoreRequest finish() {
     if (!user_.entries().empty() || !candidates_.entries().empty()) {
       const auto inputs = context_.pipeline->inputs(context_.inputs);
-      compute_columns(inputs);
+      for (const auto& input : inputs) {
+        used_.insert(input.columns.begin(), input.columns.end());
+      }
+      compute_columns();
       check_used(inputs);
       make_inputs(inputs);
     }
@@ -207,7 +210,7 @@ class InputReader {
   }
 
   // Adds the columns that functions make for inputs.
-  void compute_columns(const Inputs& inputs) {
+  void compute_columns() {
     for (const auto& [name, of] : context_.options.functions) {
       std::vector<std::string> arguments;
       for (const PipelineColumn& column : of.columns) {
@@ -215,11 +218,8 @@ class InputReader {
       }
       const auto of_user = count_sent(user_, arguments);
       const auto of_candidates = count_sent(candidates_, arguments);
-      const bool is_needed = std::any_of(
-          inputs.begin(), inputs.end(), [&, &made = name](const auto& input) {
-            return std::count(input.columns.begin(), input.columns.end(), made);
-          });
-      if (!is_needed || has_column(name) || of_user + of_candidates == 0) {
+      if (!used_.contains(name) || has_column(name) ||
+          of_user + of_candidates == 0) {
         continue;
       }
       TESSERA_CHECK_VALUE(
@@ -260,10 +260,7 @@ class InputReader {
   }
 
   // A /lookup is of one feature, and takes no other columns.
-  void check_used(const Inputs& inputs) {
-    for (const auto& input : inputs) {
-      used_.insert(input.columns.begin(), input.columns.end());
-    }
+  void check_used(const Inputs& inputs) const {
     for (const auto& [name, column] : candidates_.entries()) {
       TESSERA_CHECK_VALUE(
           is_score_ || used_.contains(name),
