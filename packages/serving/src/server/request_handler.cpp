@@ -332,7 +332,8 @@ void RequestHandler::score(std::vector<JobPtr> jobs) {
         version = version_of_scores();
         context.emplace(context_of(*version));
       }
-      requests.push_back(read_score_request(job->body, *context));
+      requests.push_back(
+          read_score_request(job->body, *context, job->has_columns));
       return false;
     } catch (...) {
       job->reply(response_of_exception());
@@ -371,7 +372,8 @@ void RequestHandler::score_together(
   for (size_t i = 0; i < requests.size(); ++i) {
     HttpResponse response;
     try {
-      if (!has_pipeline_of(context, results[i].version)) {
+      if (jobs[i]->has_columns &&
+          !has_pipeline_of(context, results[i].version)) {
         response = busy_response(
             "A version with another pipeline arrived during the request. Try again.");
       } else if (results[i].error.empty()) {

@@ -15,6 +15,7 @@
 #include <numeric>
 #include <set>
 #include <span>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -133,8 +134,12 @@ class InputReader {
   }
 
   // The inputs, with those that the pipeline makes.
+  bool has_columns() const {
+    return !user_.entries().empty() || !candidates_.entries().empty();
+  }
+
   ScoreRequest finish() {
-    if (!user_.entries().empty() || !candidates_.entries().empty()) {
+    if (has_columns()) {
       const auto inputs = context_.pipeline->inputs(context_.inputs);
       for (const auto& input : inputs) {
         used_.insert(input.columns.begin(), input.columns.end());
@@ -210,6 +215,17 @@ class InputReader {
   }
 
   // Adds the columns that functions make for inputs.
+  // An exception of a function is no mistake of the client.
+  static RawColumns::Column call(
+      const ColumnFunction& of,
+      const RawColumns& columns) {
+    try {
+      return of.function(columns);
+    } catch (const std::exception& error) {
+      throw std::runtime_error(error.what());
+    }
+  }
+
   void compute_columns() {
     for (const auto& [name, of] : context_.options.functions) {
       std::vector<std::string> arguments;
@@ -230,7 +246,7 @@ class InputReader {
           shorten_all(arguments));
       used_.insert(arguments.begin(), arguments.end());
       RawColumns& side = of_user > 0 ? user_ : candidates_;
-      RawColumns::Column made = of.function(side);
+      RawColumns::Column made = call(of, side);
       const auto* column = find_named(context_.pipeline->columns, name);
       std::string problem = fits(made, *column) ? "" : "values of a wrong type";
       try {
@@ -580,7 +596,8 @@ LookupAnswer answer_lookup(
 
 ScoreRequest read_score_request(
     std::string_view body,
-    const RequestContext& context) {
+    const RequestContext& context,
+    bool& has_columns) {
   InputReader reader(kScoreWhere, context);
   const Json json = reader.values().parse(body, {"user", "candidates"});
   if (json.contains("user")) {
@@ -595,6 +612,7 @@ ScoreRequest read_score_request(
   if (candidates.is_object()) {
     reader.read(candidates, "candidates", /*is_of_user=*/false);
   }
+  has_columns = reader.has_columns();
   ScoreRequest request = reader.finish();
   TESSERA_CHECK_VALUE(
       request.num_candidates > 0,

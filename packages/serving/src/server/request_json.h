@@ -33,7 +33,8 @@ LookupAnswer answer_lookup(
 ///          PipelineProblem for raw values if the pipeline can't be read.
 ScoreRequest read_score_request(
     std::string_view body,
-    const RequestContext& context);
+    const RequestContext& context,
+    bool& has_columns);
 
 /// The body of the answer to /score.
 /// Errors:  std::runtime_error for a result that does not fit the request.

@@ -30,6 +30,8 @@ struct Job {
   std::function<void(HttpResponse)> reply = {};
   /// The job's place in the queue. The queue sets it.
   uint64_t number = 0;
+  /// Whether the body has raw values. Set when it is read.
+  bool has_columns = false;
 };
 
 using JobPtr = std::shared_ptr<Job>;
