@@ -65,11 +65,13 @@ class TensorIds final : public IdsMemory {
 // The result of a pipeline as tensors.
 class TensorMemory final : public PipelineMemory {
  public:
-  TensorMemory(const Columns& columns, int64_t num_dense)
-      : columns_(columns), num_dense_(num_dense) {}
+  TensorMemory(const Columns& columns, int64_t num_dense, bool is_partial)
+      : columns_(columns), num_dense_(num_dense), is_partial_(is_partial) {}
 
   float* make_dense() override {
-    dense_ = at::zeros({columns_.batch_size(), num_dense_}, at::kFloat);
+    const std::vector<int64_t> shape{columns_.batch_size(), num_dense_};
+    dense_ = is_partial_ ? at::zeros(shape, at::kFloat)
+                         : at::empty(shape, at::kFloat);
     return dense_.data_ptr<float>();
   }
   IdsMemory& make_feature(const PipelineOutput& output) override {
@@ -88,6 +90,7 @@ class TensorMemory final : public PipelineMemory {
  private:
   const Columns& columns_;
   int64_t num_dense_;
+  bool is_partial_;  // numbers of outputs that are left out are not written
   at::Tensor dense_;
   // A deque, because TensorIds can't be moved.
   std::deque<std::pair<std::string, TensorIds>> features_;
@@ -128,7 +131,7 @@ PipelineBatch FeaturePipeline::apply(const Columns& columns, bool is_partial)
       columns.entries(),
       [&](const Column& column) { return view_of(column, kept); });
   inputs.is_partial = is_partial;
-  TensorMemory memory(columns, num_dense());
+  TensorMemory memory(columns, num_dense(), is_partial);
   const std::string warning = core_->apply(inputs, memory);
   if (!warning.empty()) {
     TORCH_WARN(warning);

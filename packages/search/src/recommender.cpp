@@ -157,10 +157,11 @@ std::vector<ScoredRow> popular(
     int64_t k) {
   std::vector<ScoredRow> rows;
   for (const ScoredRow& row : request.items->by_popularity) {
-    const bool is_allowed =
-        (request.allowed == nullptr || request.allowed->contains(row.number)) &&
-        !std::ranges::binary_search(user.excluded, row.number);
-    if (is_allowed && std::ssize(rows) < k) {
+    if (std::ssize(rows) == k) {
+      break;
+    }
+    if ((request.allowed == nullptr || request.allowed->contains(row.number)) &&
+        !std::ranges::binary_search(user.excluded, row.number)) {
       rows.push_back(row);
     }
   }
@@ -551,22 +552,25 @@ class Recommender::Impl {
             "[Recommender::recommend] the result of options.seen");
       }
     }
+    const auto add = [&](std::span<const int64_t> ids,
+                         std::vector<int64_t>& rows) {
+      for (const int64_t id : ids) {
+        const int64_t row = request.items->row_of(id);
+        if (row >= 0) {
+          rows.push_back(row);
+        }
+      }
+    };
+    std::vector<int64_t> of_all;
+    add(request.options.exclude, of_all);
     int64_t next_known = 0;
     for (User& user : request.users) {
-      const auto add = [&](std::span<const int64_t> ids) {
-        for (const int64_t id : ids) {
-          const int64_t row = request.items->row_of(id);
-          if (row >= 0) {
-            user.excluded.push_back(row);
-          }
-        }
-      };
-      add(request.options.exclude);
+      user.excluded = of_all;
       if (request.options.exclude_seen) {
         user.excluded.insert(
             user.excluded.end(), user.items.begin(), user.items.end());
         if (user.is_known && !seen.splits.empty()) {
-          add(seen.of(next_known++));
+          add(seen.of(next_known++), user.excluded);
         }
       }
       std::ranges::sort(user.excluded);
@@ -621,7 +625,7 @@ class Recommender::Impl {
           options_.query,
           users.size() == request.users.size()
               ? request.batch
-              : select_users(request.batch, users));
+              : select_users(request.batch, users, kRecommend));
     });
     add(RecommendedFrom::kFoldIn, [&](const std::vector<int64_t>& users) {
       ItemBags rows{.splits = {0}};
@@ -651,7 +655,7 @@ class Recommender::Impl {
       if (options_.ranker) {
         rank(request, user, rows[i]);
       }
-      found[user] = choose(request, rows[i], [&](int64_t size) {
+      found[user] = choose(request, [&](int64_t size) {
         return options_.ranker || size <= count
             ? rows[i]
             : search(request, std::span(&user, 1), size).front();
@@ -664,36 +668,33 @@ class Recommender::Impl {
           "{} user {} of the batch is unknown and has no items, and the items have no popularity. Set RecommenderItems::popularity, or leave the user out.",
           kRecommend,
           user);
-      found[user] = choose(
-          request, popular(request, request.users[user], k), [&](int64_t size) {
-            return popular(request, request.users[user], size);
-          });
+      found[user] = choose(request, [&](int64_t size) {
+        return popular(request, request.users[user], size);
+      });
     }
     return found;
   }
 
-  // The first k of the rows, or with diversity the first k that it allows.
+  // The best k rows, or with diversity the best that it allows. `ranked(size)` returns the
+  // best rows, `size` of them or more, or all if there are fewer.
   template <class Ranked>
-  static std::vector<ScoredRow> choose(
-      const Request& request,
-      std::vector<ScoredRow> rows,
-      Ranked ranked) {
+  static std::vector<ScoredRow> choose(const Request& request, Ranked ranked) {
     const int64_t k = request.options.k;
-    if (request.diverse != nullptr) {
-      return choose_diverse(
-          k,
-          request.options.diversity->max_per_value,
-          ranked,
-          [&](const ScoredRow& row) -> std::optional<int64_t> {
-            const int64_t value =
-                request.diverse
-                    ->values[request.items->attribute_rows[row.number]];
-            return data::is_missing(value) ? std::nullopt
-                                           : std::optional(value);
-          });
+    if (request.diverse == nullptr) {
+      std::vector<ScoredRow> rows = ranked(k);
+      rows.resize(std::min(rows.size(), static_cast<size_t>(k)));
+      return rows;
     }
-    rows.resize(std::min(rows.size(), static_cast<size_t>(k)));
-    return rows;
+    return choose_diverse(
+        k,
+        request.options.diversity->max_per_value,
+        ranked,
+        [&](const ScoredRow& row) -> std::optional<int64_t> {
+          const int64_t value =
+              request.diverse
+                  ->values[request.items->attribute_rows[row.number]];
+          return data::is_missing(value) ? std::nullopt : std::optional(value);
+        });
   }
 
   // Replaces the scores by those of the ranker, and sorts by them.
@@ -708,7 +709,7 @@ class Recommender::Impl {
     }
     const at::Tensor scores = evaluate(
         options_.ranker,
-        select_users(request.batch, {user}),
+        select_users(request.batch, {user}, kRecommend),
         at::tensor(ids, at::kLong));
     TESSERA_CHECK_VALUE(
         scores.defined() && scores.dim() == 1 &&

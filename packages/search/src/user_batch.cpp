@@ -104,7 +104,8 @@ int64_t num_users(const data::PipelineBatch& batch, const std::string& where) {
 
 data::PipelineBatch select_users(
     const data::PipelineBatch& batch,
-    const std::vector<int64_t>& users) {
+    const std::vector<int64_t>& users,
+    const std::string& where) {
   const at::Tensor rows = at::tensor(users, at::kLong);
   data::PipelineBatch selected;
   if (batch.dense.defined()) {
@@ -118,7 +119,7 @@ data::PipelineBatch select_users(
     }
     const auto& ragged = std::get<RaggedFeature>(nest.leaf());
     const ItemBags bags = bags_of(
-        ragged, ragged.row_splits.size(0) - 1, feature_place("[select]", name));
+        ragged, ragged.row_splits.size(0) - 1, feature_place(where, name));
     ItemBags chosen{.splits = {0}};
     for (const int64_t user : users) {
       const auto ids = bags.of(user);

@@ -43,8 +43,10 @@ RaggedFeature ragged_of(const ItemBags& bags);
 int64_t num_users(const data::PipelineBatch& batch, const std::string& where);
 
 /// The rows of these users.
+/// Errors:  c10::ValueError that begins with `where` for wrong row_splits.
 data::PipelineBatch select_users(
     const data::PipelineBatch& batch,
-    const std::vector<int64_t>& users);
+    const std::vector<int64_t>& users,
+    const std::string& where);
 
 }  // namespace tessera
