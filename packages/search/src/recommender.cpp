@@ -90,7 +90,7 @@ at::Tensor vectors_of(
   return result;
 }
 
-// What is known about a user, and the items that the user must not get.
+// A user of the request, with the items that the user must not get.
 struct User {
   int64_t id = 0;
   bool is_known = false;

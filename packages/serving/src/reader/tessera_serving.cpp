@@ -29,7 +29,7 @@ using tessera::serving::Pipeline;
 using tessera::serving::RawColumns;
 using tessera::serving::Version;
 
-// What the pointers of each struct point to.
+// Each of these structs owns what the pointers of its base point to.
 struct OwningInfo : tessera_version_info {
   std::shared_ptr<const Version> version;
   std::vector<tessera_metric> metric_list;

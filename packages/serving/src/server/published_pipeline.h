@@ -59,7 +59,7 @@ struct PublishedPipeline {
   std::vector<PipelineColumn> columns;
 };
 
-/// What was read from a version.
+/// The pipeline of a version, or the problem for which it can't be read.
 struct PipelineOfVersion {
   /// nullptr: the version has none, or it can't be read.
   std::shared_ptr<const PublishedPipeline> pipeline = {};
@@ -89,7 +89,7 @@ class PipelineCache {
   std::vector<Entry> entries_;
 };
 
-/// Whether the result is there.
+/// True if the pipeline has been read, so that get() does not wait.
 inline bool is_ready(const PipelineCache::Future& read) {
   return read.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }

@@ -33,8 +33,8 @@ struct RecommenderItems {
 /// and items [bias_item, 1].
 enum class ItemScore { kDot, kCosine };
 
-/// What a Recommender needs. While `items`, `query`, `fold_in` and `ranker` run, the model is
-/// in eval() and without gradients.
+/// The options of a Recommender. While `items`, `query`, `fold_in` and `ranker` run, the
+/// model is in eval() and without gradients.
 struct RecommenderOptions {
   /// The items, with vectors of the model as it is now. The constructor and refresh() call
   /// it. Required.
@@ -153,7 +153,7 @@ struct Recommendations {
 ///     std::cout << film << "\n";  // the films for the first user, best first
 ///   }
 ///
-/// What a user gets depends on the features `user` and `item` of the request:
+/// The features `user` and `item` of the request decide which list a user gets:
 ///
 ///   id that is not reserved             what `query` finds
 ///   reserved id, with items             what `fold_in` finds
