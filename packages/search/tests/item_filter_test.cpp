@@ -495,25 +495,24 @@ TEST(ItemFilterTest, RandomTextIsRefusedOrEvaluated) {
   EXPECT_GT(num_valid, 0);
 }
 
-TEST(FilterCacheTest, FindsRowsOnceForEachVersion) {
+TEST(FilterCacheTest, FindsRowsOnce) {
   FilterCache cache(1 << 20);
   int64_t num_calls = 0;
   const auto find = [&] {
     ++num_calls;
     return RowSet::all(num_calls);
   };
-  const auto first = cache.get(1, "a", find);
-  EXPECT_EQ(cache.get(1, "a", find), first);
+  const auto first = cache.get("a", find);
+  EXPECT_EQ(cache.get("a", find), first);
   EXPECT_EQ(num_calls, 1);
-  EXPECT_EQ(cache.get(2, "a", find)->size(), 2);
-  EXPECT_EQ(cache.get(1, "b", find)->size(), 3);
-  EXPECT_EQ(cache.get(1, "a", find)->size(), 1);
-  EXPECT_EQ(num_calls, 3);
+  EXPECT_EQ(cache.get("b", find)->size(), 2);
+  EXPECT_EQ(cache.get("a", find)->size(), 1);
+  EXPECT_EQ(num_calls, 2);
   EXPECT_RAISES(
       std::runtime_error,
-      cache.get(1, "c", []() -> RowSet { throw std::runtime_error("no"); }),
+      cache.get("c", []() -> RowSet { throw std::runtime_error("no"); }),
       "no");
-  EXPECT_EQ(cache.get(1, "c", find)->size(), 4);
+  EXPECT_EQ(cache.get("c", find)->size(), 3);
 }
 
 TEST(FilterCacheTest, ForgetsWhatWasNotUsedForTheLongestTime) {
@@ -521,7 +520,7 @@ TEST(FilterCacheTest, ForgetsWhatWasNotUsedForTheLongestTime) {
   FilterCache cache(3 * 8'000 + 100);
   const auto is_new = [&](const std::string& filter) {
     bool is_called = false;
-    cache.get(1, filter, [&] {
+    cache.get(filter, [&] {
       is_called = true;
       return RowSet(kRows);
     });
@@ -536,7 +535,7 @@ TEST(FilterCacheTest, ForgetsWhatWasNotUsedForTheLongestTime) {
   EXPECT_FALSE(is_new("c"));
   EXPECT_TRUE(is_new("b"));
   // Rows that do not fit at all are found, but not kept.
-  const auto rows = cache.get(2, "large", [] { return RowSet(8 * kRows); });
+  const auto rows = cache.get("large", [] { return RowSet(8 * kRows); });
   EXPECT_EQ(rows->size(), 8 * kRows);
   EXPECT_TRUE(is_new("a"));
 }
@@ -550,9 +549,8 @@ TEST(FilterCacheTest, ServesSeveralThreads) {
       Random random(static_cast<uint64_t>(i));
       for (int64_t j = 0; j < 5'000; ++j) {
         const auto rows = static_cast<int64_t>(random() % 40);
-        const auto found = cache.get(rows, std::to_string(rows), [&] {
-          return RowSet::all(rows * 100);
-        });
+        const auto found = cache.get(
+            std::to_string(rows), [&] { return RowSet::all(rows * 100); });
         num_wrong += static_cast<int64_t>(found->count() != rows * 100);
       }
     });

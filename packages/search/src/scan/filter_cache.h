@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -21,19 +20,13 @@ class FilterCache {
  public:
   explicit FilterCache(size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  /// The rows of a filter of this version. find() returns them if the cache does not have
-  /// them. Threads that miss the same rows at the same time call it each.
+  /// The rows of a filter. find() returns them if the cache does not have them. Threads that
+  /// miss the same rows at the same time call it each.
   template <class Find>
-  std::shared_ptr<const RowSet> get(
-      int64_t version,
-      std::string_view filter,
-      Find find) {
+  std::shared_ptr<const RowSet> get(std::string_view filter, Find find) {
     {
       const std::lock_guard lock(mutex_);
-      const auto found =
-          std::ranges::find_if(entries_, [&](const Entry& entry) {
-            return entry.version == version && entry.filter == filter;
-          });
+      const auto found = std::ranges::find(entries_, filter, &Entry::filter);
       if (found != entries_.end()) {
         entries_.splice(entries_.begin(), entries_, found);
         return found->rows;
@@ -41,7 +34,7 @@ class FilterCache {
     }
     auto rows = std::make_shared<const RowSet>(find());
     const std::lock_guard lock(mutex_);
-    entries_.push_front({version, std::string(filter), rows});
+    entries_.push_front({std::string(filter), rows});
     bytes_ += entries_.front().bytes();
     while (bytes_ > max_bytes_ || entries_.size() > kMaxEntries) {
       bytes_ -= entries_.back().bytes();
@@ -52,7 +45,6 @@ class FilterCache {
 
  private:
   struct Entry {
-    int64_t version;
     std::string filter;
     std::shared_ptr<const RowSet> rows;
 

@@ -65,6 +65,9 @@ class RowOverlay {
   int64_t size() const {
     return size_;
   }
+  const kernels::OverlaidWord* const* words() const {
+    return words_.data();
+  }
 
  private:
   static constexpr uint32_t kChunkRows = kernels::LocateArgs::kChunkRows;
@@ -455,6 +458,14 @@ void PublishedTable::find_places(const RowBags& bags, const void** places)
     const std::byte* row = find(bags.keys[i]);
     places[i] = row == nullptr ? default_row_ : row;
   }
+}
+
+RowMemory PublishedTable::memory() const {
+  return {
+      .storage = storage_of(format_),
+      .quantized_bits = is_quantized(format_) ? bits_of(format_) : 0,
+      .first = base_rows_,
+      .overlaid = row_overlay_ == nullptr ? nullptr : row_overlay_->words()};
 }
 
 void PublishedTable::combine(const RowBags& bags, float* out) const {

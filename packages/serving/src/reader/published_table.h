@@ -3,6 +3,7 @@
 
 #include <tessera/serving/reader.h>
 
+#include "packages/search/src/scan/row_scan.h"
 #include "packages/serving/src/format/key_buckets.h"
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/src/reader/version_data.h"
@@ -58,6 +59,9 @@ class PublishedTable {
   Version::TableInfo info() const;
   /// Which ids of a feature of this table count.
   IdRule rule_of(const FeatureFile& feature) const;
+
+  /// Where the rows of a table with a vocabulary are.
+  RowMemory memory() const;
 
   /// Sums the rows of each bag. The row numbers must be below the vocabulary_size.
   void combine(const RowBags& bags, float* out) const;

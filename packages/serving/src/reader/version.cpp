@@ -282,6 +282,13 @@ std::shared_ptr<const Version> make_version(
     impl->files[file.name] = {
         reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
+  if (impl->files.contains(kItems)) {
+    impl->items = std::make_unique<const ItemSearch>(
+        std::make_shared<const PublishedItems>(
+            [&](const char* name) { return impl->file(name); }, where),
+        impl->tables,
+        where);
+  }
   add_file(base, *impl);
   return std::make_shared<const Version>(std::move(impl));
 }
@@ -307,6 +314,10 @@ std::shared_ptr<const Version> make_next_version(
   impl->feature_infos = old.feature_infos;
   impl->feature_files = old.feature_files;
   impl->files = old.files;
+  if (old.items != nullptr) {
+    impl->items = std::make_unique<const ItemSearch>(
+        old.items->shared_items(), impl->tables, where);
+  }
   impl->owners = old.owners;
   add_file(next, *impl);
   return std::make_shared<const Version>(std::move(impl));
@@ -458,6 +469,27 @@ void Version::lookup_rows(
       published.rule_of({.combiner = to_string(Combiner::kSum)});
   published.combine(
       reader.read(info, rule, published, {.ids = ids}), out.data());
+}
+
+std::vector<RecommendResult> Version::recommend(
+    std::span<const RecommendRequest> requests) const {
+  constexpr const char* kRecommend = "[Version::recommend]";
+  TESSERA_CHECK_VALUE(
+      impl_->items != nullptr,
+      "{} version {} has no items to recommend. Publish them with PublishOptions::items.",
+      kRecommend,
+      number());
+  std::vector<ItemSearch::Query> queries;
+  for (const RecommendRequest& request : requests) {
+    queries.push_back(impl_->items->prepare(request, kRecommend));
+  }
+  const auto rows = impl_->items->search(queries, /*count=*/1);
+  std::vector<RecommendResult> results;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    results.push_back(
+        impl_->items->result(queries[i], rows[i], /*are_ranked=*/false));
+  }
+  return results;
 }
 
 }  // namespace tessera::serving

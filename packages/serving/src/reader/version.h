@@ -3,6 +3,7 @@
 
 #include <tessera/serving/reader.h>
 
+#include "packages/serving/src/reader/published_items.h"
 #include "packages/serving/src/reader/published_table.h"
 #include "packages/serving/src/reader/version_data.h"
 #include "src/features/id_rule.h"
@@ -34,6 +35,8 @@ struct Version::Impl {
   std::vector<DenseWeight> dense = {};
   std::map<std::string, std::string_view, std::less<>> files = {};
   std::vector<FeatureFile> feature_files = {};
+  // nullptr: the version has no items to recommend.
+  std::unique_ptr<const ItemSearch> items = {};
   // The owners of the bytes that the members above point to. The first one is the base.
   std::vector<std::shared_ptr<const void>> owners = {};
   std::shared_ptr<const void> dense_owner = {};

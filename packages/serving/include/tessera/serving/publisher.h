@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/data/columns.h>
+#include <tessera/features/feature.h>
+#include <tessera/search/recommender.h>
 #include <tessera/training/pointers.h>
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -23,6 +30,48 @@ enum class RowFormat {
   /// row, half a step is R / 510 for kInt8 and R / 30 for kInt4.
   kInt8,
   kInt4
+};
+
+/// How servers find the vector of an unknown user from the user's items. See FoldInOptions.
+struct PublishedFoldIn {
+  double regularization = 1.0;  // > 0
+  double regularization_per_item = 0.0;
+  double catalogue_confidence = 0.0;
+};
+
+// snippet: packages/serving/tests/recommend_test.cpp PublishedItems
+/// What servers need to recommend items. Each publish() calls `items` and `users`, while the
+/// model is in eval() and without gradients. With sharded tables, all ranks call them.
+///
+///   PublishOptions options;
+///   options.items = PublishedItems{
+///       .items = [&] { return RecommenderItems{.vectors = film_vectors()}; },
+///       .users = [&] { return user_vectors(); }};
+///
+/// The members are those of RecommenderOptions, but for these: known users have the rows of
+/// `users`, or the vectors that the program `query` computes. `fold_in` has numbers and not a
+/// function. The ranker is PublishOptions::program.
+struct PublishedItems {
+  std::function<RecommenderItems()> items = {};  // required
+  /// The vectors of users. Row i is of the user with the id i.
+  std::function<at::Tensor()> users = {};  // [users, dim] floats
+  /// The path of a file of export_dense_pt2() whose first output is the vector of one user.
+  std::string query = {};
+  ItemScore score = ItemScore::kDot;
+  std::string user = "user";
+  std::string item = "item";
+  std::optional<PublishedFoldIn> fold_in = {};
+  /// The items that users have seen. publish() asks for all users of `users`, but only for a
+  /// base.
+  std::function<RaggedFeature(const at::Tensor& users)> seen = {};
+  /// Attributes for filters and for the ranker, as in RecommenderOptions::attributes.
+  data::Columns attributes = {};
+  /// The number of items that the server scores again by PublishOptions::program. 0: none.
+  int64_t num_candidates = 0;
+  /// The format of the vectors of items. With 8 or 4 bits, a search reads a fraction of the
+  /// bytes, and `exact_scores` publishes the float32 vectors, too, which decide.
+  RowFormat format = RowFormat::kFloat32;
+  bool exact_scores = true;
 };
 
 /// Options of a Publisher: what it writes, and how long it keeps old versions.
@@ -51,6 +100,8 @@ struct PublishOptions {
   /// always_keep_tensor_constants. It runs only on machines with the instruction set of the
   /// machine that compiled it. Empty: none.
   std::string compiled_program = {};
+  /// The items that a server may recommend. Unset: none.
+  std::optional<PublishedItems> items = {};
 };
 static_assert(std::is_aggregate_v<PublishOptions>);
 

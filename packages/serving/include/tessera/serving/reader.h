@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/serving/export.h>
+#include <tessera/serving/recommend.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -146,6 +147,14 @@ class TESSERA_SERVING_API Version {
       size_t table,
       std::span<const int64_t> ids,
       std::span<float> out) const;
+
+  /// The best items for each request. Scores are the dot products of the vectors of user and
+  /// item, or cosines. The published items are compared one by one, so the result is exact.
+  /// Equal scores are ordered by id.
+  /// Errors:  std::invalid_argument for a version without items, and for a request that does
+  ///          not fit it.
+  std::vector<RecommendResult> recommend(
+      std::span<const RecommendRequest> requests) const;
 
   struct Impl;
   explicit Version(std::unique_ptr<const Impl> impl);

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/common/fields.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tessera::serving {
+
+// The items that a version recommends. Tables with these names have the numbers that change
+// from version to version, and attached files with the other names have what changes only
+// with a base. Row i of a table of items is about the item with the i-th id.
+
+inline constexpr const char* kItemVectors = "recommend/items";  // [items, dim]
+/// The float32 vectors from which the others were quantized.
+inline constexpr const char* kExactVectors = "recommend/exact_items";
+inline constexpr const char* kPopularity = "recommend/popularity";  // [items, 1]
+inline constexpr const char* kUserVectors = "recommend/users";  // [users, dim]
+/// The sum of v v^T over the vectors v of all items.
+inline constexpr const char* kItemProducts = "recommend/products";  // [dim, dim]
+
+inline constexpr const char* kItems = "items";  // ItemsFile in JSON
+inline constexpr const char* kItemIds = "item_ids";  // [items] int64, ascending
+inline constexpr const char* kItemAttributes = "item_attributes";
+/// The items that each user has seen: [users + 1] int64 row splits, and then ids.
+inline constexpr const char* kSeenItems = "seen_items";
+inline constexpr const char* kQueryProgram = "query_program";
+
+/// How a vector is solved from the items of a user. See FoldInOptions.
+struct FoldInFile {
+  double regularization = 0.0;
+  double regularization_per_item = 0.0;
+  double catalogue_confidence = 0.0;
+
+  TESSERA_FIELDS(regularization, regularization_per_item, catalogue_confidence)
+};
+
+/// The file kItems.
+struct ItemsFile {
+  /// The features with the id of the user, and with ids of items.
+  std::string user = {};
+  std::string item = {};
+  /// Ids below these numbers stand for missing and unknown values.
+  int64_t num_reserved_users = 0;
+  int64_t num_reserved_items = 0;
+  /// Whether the vectors have length 1, so that the vector of a user gets it, too.
+  bool is_cosine = false;
+  std::optional<FoldInFile> fold_in = {};
+  /// The number of items that the program of the version scores again. 0: none.
+  int64_t num_candidates = 0;
+
+  TESSERA_FIELDS(
+      user,
+      item,
+      num_reserved_users,
+      num_reserved_items,
+      is_cosine,
+      fold_in,
+      num_candidates)
+};
+
+}  // namespace tessera::serving

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/reader/published_items.h"
+
+#include <tessera/common/json_text.h>
+#include <tessera/common/json_value.h>
+
+#include "src/common/check.h"
+#include "src/features/id_rule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+namespace tessera::serving {
+
+namespace {
+
+void expect(bool is_valid, const std::string& where, const char* what) {
+  TESSERA_CHECK_VALUE(
+      is_valid,
+      "{} the {} of the items to recommend do not fit together. The version is damaged, or not of a Publisher.",
+      where,
+      what);
+}
+
+std::span<const int64_t> integers_in(
+    std::string_view bytes,
+    const std::string& where) {
+  expect(bytes.size() % sizeof(int64_t) == 0, where, "files");
+  return {
+      reinterpret_cast<const int64_t*>(bytes.data()),
+      bytes.size() / sizeof(int64_t)};
+}
+
+// Copies rows as floats. The row numbers must be below the number of rows.
+std::vector<float> rows_of(
+    const PublishedTable& table,
+    std::span<const int64_t> numbers) {
+  const std::vector<uint32_t> rows(numbers.begin(), numbers.end());
+  std::vector<float> floats(
+      rows.size() * static_cast<size_t>(table.file().dim));
+  table.combine(
+      {.rows = rows.data(), .nnz = std::ssize(rows), .bags = std::ssize(rows)},
+      floats.data());
+  return floats;
+}
+
+// Solves matrix x = b in place, for a symmetric matrix [dim, dim] whose eigenvalues are
+// positive, by Cholesky's method. Returns false if they are not.
+bool solve_symmetric(std::vector<double>& matrix, std::vector<double>& b) {
+  const size_t dim = b.size();
+  const auto at = [&](size_t i, size_t j) -> double& {
+    return matrix[i * dim + j];
+  };
+  for (size_t i = 0; i < dim; ++i) {
+    for (size_t j = 0; j <= i; ++j) {
+      double sum = at(i, j);
+      for (size_t k = 0; k < j; ++k) {
+        sum -= at(i, k) * at(j, k);
+      }
+      if (i == j && !(sum > 0.0)) {
+        return false;
+      }
+      at(i, j) = i == j ? std::sqrt(sum) : sum / at(j, j);
+    }
+    for (size_t k = 0; k < i; ++k) {
+      b[i] -= at(i, k) * b[k];
+    }
+    b[i] /= at(i, i);
+  }
+  for (size_t i = dim; i-- > 0;) {
+    for (size_t k = i + 1; k < dim; ++k) {
+      b[i] -= at(k, i) * b[k];
+    }
+    b[i] /= at(i, i);
+  }
+  return true;
+}
+
+}  // namespace
+
+PublishedItems::PublishedItems(
+    const std::function<std::string_view(const char* name)>& file,
+    const std::string& where) {
+  file_ = read_fields<ItemsFile>(
+      parse_json(file(kItems), where), where.substr(1, where.find(']') - 1));
+  ids_ = integers_in(file(kItemIds), where);
+  expect(
+      !ids_.empty() && ids_.front() >= 0 &&
+          std::ranges::adjacent_find(ids_, std::greater_equal()) ==
+              ids_.end() &&
+          file_.num_candidates >= 0,
+      where,
+      "ids");
+  if (const std::string_view bytes = file(kItemAttributes); !bytes.empty()) {
+    attributes_.emplace(bytes, where);
+  }
+  catalogue_.emplace(ids_, attributes());
+  const auto seen = integers_in(file(kSeenItems), where);
+  if (!seen.empty()) {
+    const int64_t num_users = seen.front();
+    expect(num_users >= 0 && num_users < std::ssize(seen) - 1, where, "users");
+    seen_splits_ = seen.subspan(1, static_cast<size_t>(num_users) + 1);
+    seen_ids_ = seen.subspan(seen_splits_.size() + 1);
+    expect(
+        are_row_splits(seen_splits_.data(), num_users, std::ssize(seen_ids_)),
+        where,
+        "users");
+  }
+}
+
+std::span<const int64_t> PublishedItems::seen(int64_t user) const {
+  if (user < 0 || user + 1 >= std::ssize(seen_splits_)) {
+    return {};
+  }
+  const auto splits = seen_splits_.subspan(static_cast<size_t>(user), 2);
+  return seen_ids_.subspan(
+      static_cast<size_t>(splits[0]),
+      static_cast<size_t>(splits[1] - splits[0]));
+}
+
+ItemSearch::ItemSearch(
+    std::shared_ptr<const PublishedItems> items,
+    const std::vector<PublishedTable>& tables,
+    const std::string& where)
+    : items_(std::move(items)) {
+  const auto find = [&](const char* name) -> const PublishedTable* {
+    const auto found = std::ranges::find_if(
+        tables, [&](const auto& table) { return table.file().name == name; });
+    return found == tables.end() ? nullptr : &*found;
+  };
+  vectors_ = find(kItemVectors);
+  exact_vectors_ = find(kExactVectors);
+  popularity_ = find(kPopularity);
+  users_ = find(kUserVectors);
+  products_ = find(kItemProducts);
+  expect(vectors_ != nullptr, where, "vectors");
+  const auto fits =
+      [&](const PublishedTable* table, int64_t dim, int64_t rows) {
+        return table == nullptr ||
+            (!table->file().keys && !table->file().rounded_to &&
+             table->file().dim == dim &&
+             (rows < 0 || table->file().vocabulary_size == rows));
+      };
+  const int64_t size = items_->catalogue().size();
+  const auto& fold_in = items_->file().fold_in;
+  expect(
+      fits(vectors_, dim(), size) && fits(exact_vectors_, dim(), size) &&
+          fits(popularity_, 1, size) && fits(users_, dim(), -1) &&
+          fits(products_, dim(), dim()) &&
+          (products_ != nullptr || !fold_in ||
+           !(fold_in->catalogue_confidence > 0.0)),
+      where,
+      "tables");
+}
+
+bool ItemSearch::is_known(const RecommendRequest& request) const {
+  return request.user && *request.user >= items_->file().num_reserved_users &&
+      (users_ == nullptr || *request.user < users_->file().vocabulary_size);
+}
+
+RecommendedFrom ItemSearch::from_of(
+    const RecommendRequest& request,
+    bool has_program) const {
+  const bool is_user_known = is_known(request);
+  const bool has_items =
+      request.items && std::ranges::any_of(*request.items, [&](int64_t id) {
+        return id >= items_->file().num_reserved_items;
+      });
+  const bool has_rows =
+      request.items && !items_->catalogue().rows_of(*request.items).empty();
+  const bool suits_query =
+      request.user ? is_user_known : !request.items || has_items;
+  const bool has_vector = has_program || (users_ != nullptr && is_user_known);
+  return !request.vector.empty() ? RecommendedFrom::kQuery
+      : !is_user_known && items_->file().fold_in && has_rows
+      ? RecommendedFrom::kFoldIn
+      : suits_query && has_vector ? RecommendedFrom::kQuery
+                                  : RecommendedFrom::kPopularity;
+}
+
+ItemSearch::Query ItemSearch::prepare(
+    RecommendRequest request,
+    const std::string& where) const {
+  const ItemCatalogue& catalogue = items_->catalogue();
+  Query query{.request = std::move(request)};
+  const RecommendRequest& given = query.request;
+  catalogue.check_k(given.k, where);
+  TESSERA_CHECK_VALUE(
+      !given.user || *given.user >= 0,
+      "{} user must be >= 0, but is {}. Correct the id.",
+      where,
+      *given.user);
+  TESSERA_CHECK_VALUE(
+      !given.exclude_seen || given.items ||
+          (given.user && items_->has_history()),
+      "{} exclude_seen needs the items of the user, or a user and a version that has the items of users. Send the items as '{}'.",
+      where,
+      items_->file().item);
+  query.from = from_of(given, /*has_program=*/false);
+  query.vector = vector_of(query, where);
+  query.allowed = catalogue.allowed(given.where, given.choose_from, where);
+  if (!given.diverse_column.empty()) {
+    query.diverse = &catalogue.diverse_column(
+        given.diverse_column, given.max_per_value, where);
+  }
+  std::vector<int64_t> excluded = given.exclude;
+  if (given.exclude_seen) {
+    const std::span<const int64_t> seen = items_->seen(given.user.value_or(-1));
+    query.has_history = !seen.empty();
+    excluded.insert(excluded.end(), seen.begin(), seen.end());
+    if (given.items) {
+      excluded.insert(excluded.end(), given.items->begin(), given.items->end());
+    }
+  }
+  query.excluded = catalogue.rows_of(excluded);
+  return query;
+}
+
+std::vector<float> ItemSearch::vector_of(
+    const Query& query,
+    const std::string& where) const {
+  const RecommendRequest& request = query.request;
+  std::vector<double> vector;
+  if (query.from == RecommendedFrom::kPopularity) {
+    TESSERA_CHECK_VALUE(
+        popularity_ != nullptr,
+        "{} nothing is known about the user, and the version has no popularity of items. Send a known user or items that the model has.",
+        where);
+    return {};
+  }
+  if (query.from == RecommendedFrom::kFoldIn) {
+    vector = solve(items_->catalogue().rows_of(*request.items));
+  } else if (request.vector.empty()) {
+    const std::vector<float> row = rows_of(*users_, std::array{*request.user});
+    vector.assign(row.begin(), row.end());
+  } else {
+    vector.assign(request.vector.begin(), request.vector.end());
+  }
+  TESSERA_CHECK_VALUE(
+      std::ssize(vector) == dim() &&
+          std::ranges::all_of(
+              vector, [](double number) { return std::isfinite(number); }),
+      "{} the vector of the user must have {} finite numbers, but has {} numbers. Correct it.",
+      where,
+      dim(),
+      vector.size());
+  double length = 1.0;
+  if (items_->file().is_cosine) {
+    double squares = 0.0;
+    for (const double number : vector) {
+      squares += number * number;
+    }
+    constexpr double kMinLength = 1e-12;  // as the vectors of items
+    length = std::max(std::sqrt(squares), kMinLength);
+  }
+  std::vector<float> floats;
+  for (const double number : vector) {
+    floats.push_back(static_cast<float>(number / length));
+  }
+  return floats;
+}
+
+// The vector u that minimizes what FoldIn does, with targets and confidences of 1:
+// sum over items (1 - u v)^2 + confidence * sum over all others (u v)^2 + penalty |u|^2.
+std::vector<double> ItemSearch::solve(std::span<const int64_t> rows) const {
+  const FoldInFile& options = *items_->file().fold_in;
+  const auto size = static_cast<size_t>(dim());
+  std::vector<double> matrix(size * size);
+  if (products_ != nullptr) {
+    std::vector<int64_t> all(size);
+    std::iota(all.begin(), all.end(), int64_t{0});
+    std::ranges::transform(
+        rows_of(*products_, all), matrix.begin(), [&](float product) {
+          return options.catalogue_confidence * double{product};
+        });
+  }
+  const std::vector<float> vectors =
+      rows_of(exact_vectors_ != nullptr ? *exact_vectors_ : *vectors_, rows);
+  std::vector<double> solved(size);
+  for (size_t item = 0; item < rows.size(); ++item) {
+    const float* vector = vectors.data() + item * size;
+    // An item that is there twice has two terms, but is only once among all items.
+    const bool is_first = item == 0 || rows[item] != rows[item - 1];
+    const double weight = is_first ? 1.0 - options.catalogue_confidence : 1.0;
+    for (size_t i = 0; i < size; ++i) {
+      solved[i] += vector[i];
+      for (size_t j = 0; j < size; ++j) {
+        matrix[i * size + j] += weight * vector[i] * double{vector[j]};
+      }
+    }
+  }
+  for (size_t i = 0; i < size; ++i) {
+    matrix[i * size + i] += options.regularization +
+        options.regularization_per_item * static_cast<double>(rows.size());
+  }
+  TESSERA_CHECK(
+      solve_symmetric(matrix, solved),
+      "the published fold_in.regularization is too small for the vectors of the items");
+  return solved;
+}
+
+std::span<const ScoredRow> ItemSearch::by_popularity() const {
+  std::call_once(has_sorted_, [&] {
+    std::vector<int64_t> all(static_cast<size_t>(items_->catalogue().size()));
+    std::iota(all.begin(), all.end(), int64_t{0});
+    const std::vector<float> scores = rows_of(*popularity_, all);
+    for (const int64_t row : all) {
+      by_popularity_.push_back(
+          {.number = row, .score = scores[static_cast<size_t>(row)]});
+    }
+    sort_by_score(by_popularity_);
+  });
+  return by_popularity_;
+}
+
+std::vector<std::vector<ScoredRow>> ItemSearch::search(
+    std::span<const Query> queries,
+    int64_t count) const {
+  const int64_t size = items_->catalogue().size();
+  const auto count_of = [&](const Query& query) {
+    const int64_t k = query.request.k;
+    return std::min(
+        std::max(count, query.diverse == nullptr ? k : 4 * k), size);
+  };
+  std::vector<std::vector<ScoredRow>> found(queries.size());
+  std::vector<ScanRequest> requests;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    const Query& query = queries[i];
+    if (query.from == RecommendedFrom::kPopularity) {
+      found[i] = first_rows(
+          by_popularity(),
+          count_of(query),
+          query.allowed.get(),
+          query.excluded);
+      continue;
+    }
+    places.push_back(i);
+    requests.push_back(
+        {.vector = query.vector.data(),
+         .k = count_of(query),
+         .allowed = query.allowed.get(),
+         .excluded = query.excluded});
+  }
+  const RowSegment segment{
+      .rows = vectors_->memory(),
+      .exact_rows =
+          exact_vectors_ == nullptr ? RowMemory() : exact_vectors_->memory(),
+      .num_rows = size};
+  auto rows =
+      scan({.dim = dim(), .segments = std::span(&segment, 1)}, requests);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    found[places[i]] = std::move(rows[i]);
+  }
+  return found;
+}
+
+RecommendResult ItemSearch::result(
+    const Query& query,
+    const std::vector<ScoredRow>& rows,
+    bool are_ranked) const {
+  const ItemCatalogue& catalogue = items_->catalogue();
+  const auto chosen = catalogue.choose(
+      query.request.k,
+      query.diverse,
+      query.request.max_per_value,
+      [&](int64_t count) {
+        return are_ranked || count <= std::ssize(rows)
+            ? rows
+            : search(std::span(&query, 1), count).front();
+      });
+  RecommendResult result{
+      .from = query.from,
+      .passed =
+          query.allowed == nullptr ? catalogue.size() : query.allowed->count(),
+      .has_history = query.has_history};
+  for (const ScoredRow& row : chosen) {
+    result.ids.push_back(catalogue.id_of(row.number));
+    result.scores.push_back(row.score);
+  }
+  return result;
+}
+
+}  // namespace tessera::serving

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serving/recommend.h>
+
+#include "packages/search/src/scan/item_attributes.h"
+#include "packages/search/src/scan/item_catalogue.h"
+#include "packages/search/src/scan/row_scan.h"
+#include "packages/serving/src/format/items_file.h"
+#include "packages/serving/src/reader/published_table.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::serving {
+
+/// What a base says about the items that it recommends. All versions of the base share it.
+class PublishedItems {
+ public:
+  /// `file` returns an attached file, or nothing.
+  /// Errors:  ValueError beginning with `where` for files that do not fit together.
+  PublishedItems(
+      const std::function<std::string_view(const char* name)>& file,
+      const std::string& where);
+
+  const ItemsFile& file() const {
+    return file_;
+  }
+  const ItemCatalogue& catalogue() const {
+    return *catalogue_;
+  }
+  /// nullptr: the version has none.
+  const ItemAttributes* attributes() const {
+    return attributes_ ? &*attributes_ : nullptr;
+  }
+  /// The items of the published history of a user.
+  std::span<const int64_t> seen(int64_t user) const;
+  bool has_history() const {
+    return !seen_splits_.empty();
+  }
+
+ private:
+  ItemsFile file_;
+  std::span<const int64_t> ids_;
+  std::optional<ItemAttributes> attributes_;
+  std::optional<ItemCatalogue> catalogue_;
+  std::span<const int64_t> seen_splits_;
+  std::span<const int64_t> seen_ids_;
+};
+
+/// The items of one version, and how requests find them.
+class ItemSearch {
+ public:
+  /// Keeps pointers to the tables.
+  /// Errors:  ValueError beginning with `where` for tables that do not fit the items.
+  ItemSearch(
+      std::shared_ptr<const PublishedItems> items,
+      const std::vector<PublishedTable>& tables,
+      const std::string& where);
+
+  const PublishedItems& items() const {
+    return *items_;
+  }
+  std::shared_ptr<const PublishedItems> shared_items() const {
+    return items_;
+  }
+  int64_t dim() const {
+    return vectors_->file().dim;
+  }
+
+  /// How the items of this request are found. `has_program`: the request will get a vector
+  /// from a program, if it needs one.
+  RecommendedFrom from_of(const RecommendRequest& request, bool has_program)
+      const;
+
+  /// A request that has been checked, with its vector.
+  struct Query {
+    RecommendRequest request = {};
+    RecommendedFrom from = RecommendedFrom::kQuery;
+    bool has_history = false;
+    std::vector<float> vector = {};  // [dim], or empty for kPopularity
+    std::shared_ptr<const RowSet> allowed = {};  // nullptr: all rows
+    std::vector<int64_t> excluded = {};  // rows, ascending
+    const AttributeColumn* diverse = nullptr;
+  };
+  /// Errors:  ValueError that begins with `where`.
+  Query prepare(RecommendRequest request, const std::string& where) const;
+
+  /// The best rows of each query: `count` or more, or all if there are fewer. It does not
+  /// regard diversity.
+  std::vector<std::vector<ScoredRow>> search(
+      std::span<const Query> queries,
+      int64_t count) const;
+
+  /// The result of a query, whose best rows are `rows`. If diversity leaves too few of them,
+  /// more are searched, but not if they `are_ranked`.
+  RecommendResult result(
+      const Query& query,
+      const std::vector<ScoredRow>& rows,
+      bool are_ranked) const;
+
+ private:
+  bool is_known(const RecommendRequest& request) const;
+  std::vector<float> vector_of(const Query& query, const std::string& where)
+      const;
+  std::vector<double> solve(std::span<const int64_t> rows) const;
+  std::span<const ScoredRow> by_popularity() const;
+
+  std::shared_ptr<const PublishedItems> items_;
+  // nullptr: the version has no such table.
+  const PublishedTable* vectors_ = nullptr;
+  const PublishedTable* exact_vectors_ = nullptr;
+  const PublishedTable* popularity_ = nullptr;
+  const PublishedTable* users_ = nullptr;
+  const PublishedTable* products_ = nullptr;
+  mutable std::once_flag has_sorted_;
+  mutable std::vector<ScoredRow> by_popularity_;  // [items]
+};
+
+}  // namespace tessera::serving
