@@ -34,7 +34,7 @@ at::Tensor checked_vectors(
           vectors.layout() == at::kStrided && vectors.device().is_cpu(),
       "{} must give floats [{}, {}], dense and on the CPU, but got {}. Correct the function.",
       what,
-      rows ? std::to_string(*rows) : "rows",
+      rows ? std::to_string(*rows) : "1 or more",
       dim ? std::to_string(*dim) : "dim",
       describe(vectors));
   at::Tensor result = vectors.detach();

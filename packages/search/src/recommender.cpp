@@ -42,12 +42,14 @@ struct ModelItems {
     if (!sorted.popularity.defined()) {
       return;
     }
+    // In its own dtype, because float32 has no integers beyond 2^24.
+    const at::Tensor order = sorted.popularity.argsort(
+        /*stable=*/true, /*dim=*/0, /*descending=*/true);
     const at::Tensor scores = sorted.popularity.to(at::kFloat).contiguous();
-    for (int64_t row = 0; row < catalogue.size(); ++row) {
+    for (const int64_t row : integers_of(order, "the order")) {
       by_popularity.push_back(
           {.number = row, .score = scores.const_data_ptr<float>()[row]});
     }
-    sort_by_score(by_popularity);
   }
 
   SortedItems sorted;

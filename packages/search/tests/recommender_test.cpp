@@ -399,7 +399,7 @@ TEST(RecommenderTest, IdsFitThePipeline) {
       "all items.ids are below 2");
   refuses(
       [](RecommenderOptions& options) { options.user = "usr"; },
-      "options.pipeline has no output 'usr'");
+      "the pipeline has no output 'usr'");
   refuses([](RecommenderOptions&) {}, "the feature 'user' has the id -5");
 }
 
@@ -644,9 +644,11 @@ TEST(RecommenderTest, RefusesOptionsThatDoNotFit) {
       "num_candidates must be >= 1, but is 0");
   refuses(
       [](auto& options) { options.item = "film"; },
-      "options.attributes must have the column 'film'");
-  refuses(with_items({}), "must give the vectors of one or more items");
-  refuses(with_items({.vectors = at::ones({0, 4})}), "one or more items");
+      "attributes must have the column 'film'");
+  refuses(with_items({}), "must give floats [1 or more, dim]");
+  refuses(
+      with_items({.vectors = at::ones({0, 4})}),
+      "must give floats [1 or more, dim]");
   refuses(
       with_items({.vectors = at::ones({2, 4}), .ids = int64s({1, 2, 3})}),
       "one id per vector, 2, but has 3");
