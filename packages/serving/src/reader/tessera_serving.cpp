@@ -44,6 +44,9 @@ struct OwningResult : tessera_pipeline_result {
   tessera::serving::PipelineResult memory;
   std::vector<tessera_column> feature_list;
 };
+struct OwningRecommendation : tessera_recommendation {
+  tessera::serving::RecommendResult memory;
+};
 
 std::string& last_error() {
   thread_local std::string message;
@@ -330,6 +333,52 @@ int tessera_version_lookup_rows(
         span_of(out, num_ids * dim, "out"));
     return 0;
   });
+}
+
+tessera_recommendation* tessera_version_recommend(
+    const tessera_version* version,
+    const tessera_recommend_request* request) {
+  return without_exceptions([&]() -> tessera_recommendation* {
+    const auto& given = checked(request, "request");
+    const auto ids = [](const int64_t* first, size_t count, const char* name) {
+      const auto span = span_of(first, count, name);
+      return std::vector<int64_t>(span.begin(), span.end());
+    };
+    tessera::serving::RecommendRequest converted{
+        .k = given.k,
+        .exclude_seen = given.exclude_seen != 0,
+        .where = given.where == nullptr ? "" : given.where,
+        .exclude = ids(given.exclude, given.num_exclude, "exclude"),
+        .diverse_column =
+            given.diverse_column == nullptr ? "" : given.diverse_column,
+        .max_per_value = given.max_per_value};
+    if (given.user != nullptr) {
+      converted.user = *given.user;
+    }
+    if (given.items != nullptr || given.num_items > 0) {
+      converted.items = ids(given.items, given.num_items, "items");
+    }
+    if (given.choose_from != nullptr || given.num_choose_from > 0) {
+      converted.choose_from =
+          ids(given.choose_from, given.num_choose_from, "choose_from");
+    }
+    const auto vector = span_of(given.vector, given.dim, "vector");
+    converted.vector.assign(vector.begin(), vector.end());
+    auto found = std::make_unique<OwningRecommendation>();
+    found->memory =
+        std::move(checked(version).recommend({&converted, 1}).front());
+    found->ids = found->memory.ids.data();
+    found->scores = found->memory.scores.data();
+    found->num_items = found->memory.ids.size();
+    found->from = static_cast<tessera_recommended_from>(found->memory.from);
+    found->passed = found->memory.passed;
+    found->has_history = found->memory.has_history ? 1 : 0;
+    return found.release();
+  });
+}
+
+void tessera_recommendation_release(tessera_recommendation* recommendation) {
+  delete static_cast<OwningRecommendation*>(recommendation);
 }
 
 tessera_pipeline* tessera_version_pipeline(const tessera_version* version) {

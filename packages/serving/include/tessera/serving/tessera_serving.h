@@ -100,6 +100,43 @@ typedef struct tessera_pipeline_result {
   const char* warning; /* usually empty */
 } tessera_pipeline_result;
 
+/* A user for whom tessera_version_recommend() finds items. See RecommendRequest. {0} has its
+ * defaults, but for k. */
+typedef struct tessera_recommend_request {
+  const int64_t* user; /* one id, or NULL */
+  const int64_t* items; /* that the user has seen, or NULL */
+  size_t num_items;
+  const float* vector; /* of the user, or NULL */
+  size_t dim;
+  int64_t k;
+  int exclude_seen;
+  const char* where; /* NULL: all items */
+  const int64_t* exclude;
+  size_t num_exclude;
+  const int64_t* choose_from; /* NULL: all items */
+  size_t num_choose_from;
+  const char* diverse_column; /* NULL: any number of a value */
+  int64_t max_per_value;
+} tessera_recommend_request;
+
+/* How the items were found. See RecommendedFrom. */
+typedef enum tessera_recommended_from {
+  TESSERA_FROM_QUERY,
+  TESSERA_FROM_FOLD_IN,
+  TESSERA_FROM_POPULARITY
+} tessera_recommended_from;
+
+/* Items, best first. See RecommendResult. */
+typedef struct tessera_recommendation {
+  const int64_t* ids;
+  const float* scores;
+  size_t num_items;
+  tessera_recommended_from from;
+  int64_t
+      passed; /* the number of items that `where` and `choose_from` let through */
+  int has_history;
+} tessera_recommendation;
+
 /* The message of the last failed call of this thread. The pointer is never NULL, and it is
  * valid until the next call of this thread. */
 TESSERA_SERVING_API const char* tessera_error(void);
@@ -170,6 +207,13 @@ TESSERA_SERVING_API int tessera_version_lookup_rows(
     size_t num_ids,
     float* out,
     size_t out_size);
+
+/* Version::recommend() for one request, or NULL. */
+TESSERA_SERVING_API tessera_recommendation* tessera_version_recommend(
+    const tessera_version* version,
+    const tessera_recommend_request* request);
+TESSERA_SERVING_API void tessera_recommendation_release(
+    tessera_recommendation* recommendation);
 
 /* The Pipeline that was published with the version, or NULL. Each call reads all
  * vocabularies, so keep the pipeline for all versions with the same base. */
