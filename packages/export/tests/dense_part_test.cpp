@@ -130,6 +130,74 @@ TEST(DensePartTest, GivesTheScoresOfTheModel) {
   }
 }
 
+// Gives the vector of a user from the mean of a history.
+struct UserTowerImpl : torch::nn::Module {
+  UserTowerImpl() {
+    embedding = register_module("embedding", make_embedding());
+    tower = register_module("tower", MLP(MLPOptions{.units = {4}}));
+  }
+
+  at::Tensor forward(const Features& features, const at::Tensor& age) {
+    const Nest<at::Tensor> rows = embedding->forward_partial(
+        {{"user", features["user"]}, {"history", features["history"]}});
+    const at::Tensor length =
+        history_lengths(features["history"]).clamp_min(1).unsqueeze(1);
+    return tower->forward(
+        {{"user", rows["user"]},
+         {"mean", rows["history"].sum(1) / length},
+         {"age", age}});
+  }
+
+  TPUEmbedding embedding{nullptr};
+  MLP tower{nullptr};
+};
+TORCH_MODULE(UserTower);
+
+TEST(DensePartTest, GivesTheVectorOfAUser) {
+  UserTower model;
+  const std::string path = new_file();
+  const auto example_of = [](int64_t history) {
+    return ExportExample{
+        .features =
+            {{"user", at::randint(20, {1}, at::kLong)},
+             {"history", bags(1, history)}},
+        .inputs = {at::rand({1, 1})}};
+  };
+  const Pt2Signature signature =
+      export_dense_pt2(model, path, example_of(2), {"age"});
+  EXPECT_EQ(
+      names_of(signature),
+      listed("user:activations, history:activations, history:row_splits, "
+             "age:"));
+  for (const Pt2Value& value : signature.inputs) {
+    EXPECT_EQ(value.shape[0], value.part == "row_splits" ? 2 : 1);
+  }
+  ASSERT_EQ(signature.outputs.size(), 1U);
+  EXPECT_EQ(
+      signature.outputs[0].shape, (std::vector<std::optional<int64_t>>{1, 4}));
+
+  const Pt2Program program(path);
+  model->eval();
+  const at::NoGradGuard no_grad;
+  for (const int64_t history : {0, 2, 5, 9}) {
+    const ExportExample example = example_of(history);
+    const Nest<at::Tensor> rows =
+        model->embedding->forward_partial(example.features);
+    const at::Tensor actual =
+        program
+            .run(
+                {rows["user"],
+                 rows["history"],
+                 std::get<RaggedFeature>(example.features["history"])
+                     .row_splits,
+                 example.inputs[0]})
+            .at(0);
+    const at::Tensor expected =
+        model->forward(example.features, example.inputs[0]);
+    EXPECT_TRUE(at::allclose(actual, expected, 1e-4, 1e-5)) << history;
+  }
+}
+
 // A batch of training, in which the user has one row per example.
 TEST(DensePartTest, TakesABatchOfTrainingWithOneUser) {
   Ranker model;
@@ -312,10 +380,6 @@ TEST(DensePartTest, RefusesWhatAProgramCannotCompute) {
   EXPECT_VALUE_ERROR(
       export_dense_pt2(model, path, example),
       "[export_dense_pt2] example.inputs: expected 2 tensors");
-  EXPECT_VALUE_ERROR(
-      export_dense_pt2(model, path, example_of(1, 4)),
-      "[export_dense_pt2] example: expected features of one user and of 2 or "
-      "more candidates, but all have one row");
   example = example_of(3, 4);
   example.inputs[1] = at::rand({2, 2});
   EXPECT_VALUE_ERROR(

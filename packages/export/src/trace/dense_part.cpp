@@ -16,6 +16,7 @@
 #include <variant>
 
 #include "packages/export/src/trace/example_batch.h"
+#include "packages/export/src/trace/resized_examples.h"
 #include "packages/export/src/trace/traced_model.h"
 #include "packages/export/src/trace/visit_weights.h"
 #include "src/common/check.h"
@@ -26,9 +27,6 @@ namespace tessera::exporting {
 
 namespace {
 
-// The number of rows of the candidates in the example of the dense part.
-constexpr int64_t kBatch = 11;
-
 // Returns the prefix of each layer's feature names.
 std::map<const EmbeddingState*, std::string> prefixes_of(
     const torch::nn::Module& model) {
@@ -37,6 +35,22 @@ std::map<const EmbeddingState*, std::string> prefixes_of(
     prefixes.emplace(&tables->state(), prefix);
   }
   return prefixes;
+}
+
+// The configs of the features that forward_partial() looks up.
+Nest<FeatureConfig> part_of_structure(
+    const Nest<FeatureConfig>& structure,
+    const Features& features) {
+  const auto part = some_part_of(structure, features);
+  if (!part) {
+    return structure;
+  }
+  const std::vector<FeatureConfig> all = structure.flatten();
+  std::vector<FeatureConfig> configs;
+  for (const size_t index : part->flatten()) {
+    configs.push_back(all[index]);
+  }
+  return part->pack(std::move(configs));
 }
 
 }  // namespace
@@ -71,10 +85,6 @@ DensePart::DensePart(
       [&](const std::string& path, const Feature& feature) {
         batch_ = std::max(batch_, rows_of(path, feature));
       });
-  TESSERA_CHECK_VALUE(
-      batch_ > 1,
-      "{} example: expected features of one user and of 2 or more candidates, but all have one row. Give the features of candidates 2 or more rows.",
-      where_);
   check_inputs(input_names);
   find_activations();
   add_row_splits();
@@ -143,9 +153,10 @@ void DensePart::find_activations() {
   // A separate generator leaves the random numbers of a training as they are.
   const at::Generator generator = at::detail::createCPUGenerator(/*seed=*/1);
   const ForwardInterception interception([&](const auto& state,
-                                             const auto& structure,
+                                             const auto& all,
                                              const auto& features,
                                              const auto& weights) {
+    const Nest<FeatureConfig> structure = part_of_structure(all, features);
     const auto prefix = prefixes_.find(&state);
     check_is_submodule(prefix != prefixes_.end(), where_);
     TESSERA_CHECK_NOT_IMPLEMENTED(
@@ -176,7 +187,7 @@ void DensePart::find_activations() {
       sizes.push_back(config.table->dim);
       activations.push_back(at::randn(sizes, generator));
       if (rows > 1) {
-        sizes[0] = kBatch;
+        sizes[0] = kBatchOfInputs;
       }
       add(prefix->second + path, "activations", at::randn(sizes, generator));
       if (rows == 1) {
@@ -218,7 +229,7 @@ void DensePart::add_inputs(const std::vector<std::string>& names) {
         input.size(0) == 1
             ? input
             : input.index_select(
-                  0, at::arange(kBatch, at::kLong).remainder(batch_)));
+                  0, at::arange(kBatchOfInputs, at::kLong).remainder(batch_)));
   }
 }
 
@@ -226,11 +237,11 @@ std::vector<at::Tensor> DensePart::forward(
     const std::vector<at::Tensor>& tensors) const {
   size_t next = 0;
   const ForwardInterception interception([&](const auto& state,
-                                             const auto& structure,
+                                             const auto& all,
                                              const auto& features,
                                              const auto& weights) {
-    (void)features;
     (void)weights;
+    const Nest<FeatureConfig> structure = part_of_structure(all, features);
     std::vector<at::Tensor> activations;
     structure.for_each([&](const std::string& path, const FeatureConfig&) {
       TESSERA_CHECK_VALUE(

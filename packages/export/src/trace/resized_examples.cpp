@@ -45,15 +45,6 @@ at::Tensor even_lengths(int64_t nnz, int64_t rows) {
       (rows == 0 ? 0 : nnz / rows);
 }
 
-// The batch size of a model without features.
-int64_t max_rows(const std::vector<at::Tensor>& inputs) {
-  int64_t rows = 1;
-  for (const at::Tensor& input : inputs) {
-    rows = std::max(rows, input.dim() == 0 ? 1 : input.size(0));
-  }
-  return rows;
-}
-
 Feature resize_sparse(
     const SparseFeature& sparse,
     const at::Tensor& values,
@@ -92,7 +83,7 @@ ResizedExamples::ResizedExamples(
     : example_(example) {
   descriptions_.emplace_back("the batch size");
   sizes_.push_back(
-      example.features.empty() ? max_rows(example.inputs)
+      example.features.empty() ? kBatchOfInputs
                                : batch_size_of(example.features, where));
   example.features.for_each(
       [&](const std::string& path, const Feature& feature) {

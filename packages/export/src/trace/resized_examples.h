@@ -12,6 +12,10 @@
 
 namespace tessera::exporting {
 
+/// The batch size of a model without features. Inputs with another first size do not belong
+/// to the batch.
+inline constexpr int64_t kBatchOfInputs = 11;
+
 /// Makes batches of any size from an example. The sizes of a batch are called symbols:
 /// first the batch size, then the number of ids of each sparse or ragged feature.
 class ResizedExamples {

@@ -126,18 +126,21 @@ requires(!detail::HasTables<Holder>) Pt2Signature export_pt2(
 ///       {"price"});
 ///
 /// In the example, features and inputs with one row belong to the user, and the others have
-/// one row for each candidate. The file takes any number of candidates. Its arguments are
+/// one row for each candidate. The file takes any number of candidates. If the example has
+/// only a user, the file computes something for one user, such as a vector. Its arguments
+/// are
 ///
 ///   the activation of each feature that forward() looks up, in this order
 ///   the row_splits of each ragged feature of the user
 ///   the tensors of `example.inputs`, whose names are `input_names`
 ///
-/// forward() must not read ids, nor the row_splits of candidates. Weights have the names
+/// forward() may look up some of the features by forward_partial(), such as those of one
+/// tower. It must not read ids, nor the row_splits of candidates. Weights have the names
 /// that named_parameters() and named_buffers() give them, so Pt2Program::with_weights()
 /// can replace them.
 /// Errors:  those of a whole model; c10::NotImplementedError for feature weights, sparse
-///          features, and an output_shape; c10::ValueError for an example without
-///          candidates, for wrong numbers of rows, and for a forward() that reads ids.
+///          features, and an output_shape; c10::ValueError for wrong numbers of
+///          rows, and for a forward() that reads ids.
 template <class Holder>
 Pt2Signature export_dense_pt2(
     Holder model,
