@@ -83,7 +83,7 @@ bool solve_symmetric(std::vector<double>& matrix, std::vector<double>& b) {
 
 }  // namespace
 
-PublishedItems::PublishedItems(
+BaseItems::BaseItems(
     const std::function<std::string_view(const char* name)>& file,
     const std::string& where) {
   file_ = read_fields<ItemsFile>(
@@ -113,7 +113,7 @@ PublishedItems::PublishedItems(
   }
 }
 
-std::span<const int64_t> PublishedItems::seen(int64_t user) const {
+std::span<const int64_t> BaseItems::seen(int64_t user) const {
   if (user < 0 || user + 1 >= std::ssize(seen_splits_)) {
     return {};
   }
@@ -124,7 +124,7 @@ std::span<const int64_t> PublishedItems::seen(int64_t user) const {
 }
 
 ItemSearch::ItemSearch(
-    std::shared_ptr<const PublishedItems> items,
+    std::shared_ptr<const BaseItems> items,
     const std::vector<PublishedTable>& tables,
     const std::string& where)
     : items_(std::move(items)) {

@@ -22,11 +22,11 @@
 namespace tessera::serving {
 
 /// What a base says about the items that it recommends. All versions of the base share it.
-class PublishedItems {
+class BaseItems {
  public:
   /// `file` returns an attached file, or nothing.
   /// Errors:  ValueError beginning with `where` for files that do not fit together.
-  PublishedItems(
+  BaseItems(
       const std::function<std::string_view(const char* name)>& file,
       const std::string& where);
 
@@ -61,14 +61,14 @@ class ItemSearch {
   /// Keeps pointers to the tables.
   /// Errors:  ValueError beginning with `where` for tables that do not fit the items.
   ItemSearch(
-      std::shared_ptr<const PublishedItems> items,
+      std::shared_ptr<const BaseItems> items,
       const std::vector<PublishedTable>& tables,
       const std::string& where);
 
-  const PublishedItems& items() const {
+  const BaseItems& items() const {
     return *items_;
   }
-  std::shared_ptr<const PublishedItems> shared_items() const {
+  std::shared_ptr<const BaseItems> shared_items() const {
     return items_;
   }
   int64_t dim() const {
@@ -113,7 +113,7 @@ class ItemSearch {
   std::vector<double> solve(std::span<const int64_t> rows) const;
   std::span<const ScoredRow> by_popularity() const;
 
-  std::shared_ptr<const PublishedItems> items_;
+  std::shared_ptr<const BaseItems> items_;
   // nullptr: the version has no such table.
   const PublishedTable* vectors_ = nullptr;
   const PublishedTable* exact_vectors_ = nullptr;

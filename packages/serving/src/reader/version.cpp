@@ -284,7 +284,7 @@ std::shared_ptr<const Version> make_version(
   }
   if (impl->files.contains(kItems)) {
     impl->items = std::make_unique<const ItemSearch>(
-        std::make_shared<const PublishedItems>(
+        std::make_shared<const BaseItems>(
             [&](const char* name) { return impl->file(name); }, where),
         impl->tables,
         where);
