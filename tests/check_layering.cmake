@@ -39,9 +39,10 @@ set(internal_training optim/row_update.h serialization/checkpoint_reader.h seria
     serialization/file_lock.h src/common/checked_archive.h src/engine/finite_gradients.h src/engine/sampled_rows.h)
 set(internal_search packages/data/src/column_values.h packages/data/src/column_view.h src/common/active_kernels.h
     src/kernels/kernels.h src/kernels/prefetch.h)
-set(internal_serving packages/data/src/column_view.h packages/data/src/pipeline_core.h packages/search/src/given_items.h packages/search/src/scan/item_attributes.h
-    packages/search/src/scan/item_catalogue.h packages/search/src/scan/row_scan.h packages/export/src/trace/visit_weights.h serialization/disk.h
-    serialization/file_lock.h src/common/active_kernels.h src/features/id_rule.h src/tables/key_partitions.h)
+set(internal_serving packages/data/src/column_view.h packages/data/src/pipeline_core.h
+    packages/export/src/trace/visit_weights.h packages/search/src/given_items.h packages/search/src/scan/item_attributes.h
+    packages/search/src/scan/item_catalogue.h packages/search/src/scan/row_scan.h packages/search/src/user_batch.h
+    serialization/disk.h serialization/file_lock.h src/common/active_kernels.h src/features/id_rule.h src/tables/key_partitions.h)
 set(used_by_export formats)
 set(used_by_search formats data training)
 set(used_by_serving data training export search)

@@ -7,6 +7,7 @@
 
 #include "packages/distributed/tests/sharded_layers.h"
 #include "packages/serving/tests/published_model.h"
+#include "src/common/check.h"
 
 namespace tessera::serving::sharded_publisher_test {
 
@@ -52,6 +53,50 @@ TEST_P(ShardedPublisherTest, AnErrorOfRankZeroIsRaisedOnAll) {
   publisher.publish();
   publisher.wait();
   EXPECT_EQ(Reader(directory_).version()->number(), 1);
+}
+
+// No rank has the vectors of all items.
+TEST_P(ShardedPublisherTest, AllRanksComputeTheItems) {
+  const at::Tensor ids = at::arange(model_->options.movies, at::kLong);
+  bool is_refused = false;
+  const auto vectors = [&] {
+    EXPECT_FALSE(model_->is_training());
+    const auto rows = model_->embedding->forward({{"movie", ids}});
+    TESSERA_CHECK_VALUE(!is_refused, "no vectors");
+    return rows["movie"];
+  };
+  Publisher publisher(
+      model_,
+      directory_,
+      {.full_share = 10.0,
+       .items = PublishedItems{
+           .items = [&] { return RecommenderItems{.vectors = vectors()}; },
+           .fold_in = PublishedFoldIn{}}});
+  for (uint64_t round = 1; round < 4; ++round) {
+    model_->train();
+    publisher.publish();
+    EXPECT_EQ(publisher.report().is_base, round == 1);
+    const Reader reader(directory_, {.follow = false});
+    const Version& version = *reader.version();
+    const size_t table = version.table("recommend/items");
+    const at::Tensor rows = at::empty({ids.size(0), model_->options.dim});
+    version.lookup_rows(
+        table,
+        {ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.numel())},
+        {rows.mutable_data_ptr<float>(), static_cast<size_t>(rows.numel())});
+    model_->eval();
+    const at::NoGradGuard no_grad;
+    EXPECT_TENSOR_EQ(rows, vectors());
+    const int64_t changed = version.tables()[table].overlaid_rows;
+    EXPECT_EQ(changed > 0, round > 1);
+    EXPECT_LT(changed, ids.numel());
+    const at::AutoGradMode gradients(true);
+    train(round);
+  }
+  is_refused = is_last();
+  EXPECT_RAISES(c10::ValueError, publisher.publish(), "no vectors");
+  is_refused = false;
+  EXPECT_EQ(publisher.publish(), 4);
 }
 
 // Each rank has a clock of its own, but they publish together.

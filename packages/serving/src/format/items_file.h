@@ -13,18 +13,21 @@ namespace tessera::serving {
 // from version to version, and attached files with the other names have what changes only
 // with a base. Row i of a table of items is about the item with the i-th id.
 
+inline constexpr const char* kItemTables = "recommend/";  // begins their names
 inline constexpr const char* kItemVectors = "recommend/items";  // [items, dim]
 /// The float32 vectors from which the others were quantized.
 inline constexpr const char* kExactVectors = "recommend/exact_items";
-inline constexpr const char* kPopularity = "recommend/popularity";  // [items, 1]
+/// [items, 1].
+inline constexpr const char* kPopularity = "recommend/popularity";
 inline constexpr const char* kUserVectors = "recommend/users";  // [users, dim]
-/// The sum of v v^T over the vectors v of all items.
-inline constexpr const char* kItemProducts = "recommend/products";  // [dim, dim]
+/// The sum of v v^T over the vectors v of all items, [dim, dim].
+inline constexpr const char* kItemProducts = "recommend/products";
 
 inline constexpr const char* kItems = "items";  // ItemsFile in JSON
 inline constexpr const char* kItemIds = "item_ids";  // [items] int64, ascending
 inline constexpr const char* kItemAttributes = "item_attributes";
-/// The items that each user has seen: [users + 1] int64 row splits, and then ids.
+/// The items that each user has seen, as int64: the number of users, [users + 1] row splits,
+/// and then ids.
 inline constexpr const char* kSeenItems = "seen_items";
 inline constexpr const char* kQueryProgram = "query_program";
 

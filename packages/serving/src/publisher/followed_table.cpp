@@ -17,12 +17,6 @@ namespace tessera::serving {
 
 namespace {
 
-template <class T>
-std::string bytes_of(const std::vector<T>& values) {
-  return {
-      reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
 // The parts of what pack() gives for one rank.
 struct Packed {
   std::vector<int64_t> ids;
@@ -196,39 +190,31 @@ void FollowedTable::set_ids(
 
 TableContent FollowedTable::content(const TableState& table, bool is_base)
     const {
-  const RowCopier copier(table, format_);
-  TableContent content{.file = file_, .row_bytes = row_bytes_};
-  if (is_base && table.key_rows == nullptr) {
-    content.file.count = table.rows.count;
-    content.copy = [copier](int64_t begin, int64_t end, std::byte* out) {
-      copier.copy(begin, end - begin, out);
-    };
-    return content;
+  if (table.key_rows == nullptr) {
+    return content_of(
+        file_,
+        table.parameters,
+        is_base ? std::nullopt : std::optional(changes_.rows));
   }
   Rows rows = select(table, is_base);
+  TableContent content{.file = file_, .row_bytes = row_bytes_};
   set_ids(rows.ids, rows.removed, is_base, content);
-  content.copy = [copier, rows = std::move(rows.rows)](
-                     int64_t begin, int64_t end, std::byte* out) {
-    copier.copy(
-        c10::ArrayRef<uint32_t>(rows).slice(
-            static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-        out);
-  };
+  content.copy =
+      RowCopier(file_.name, table.parameters, format_, std::move(rows.rows));
   return content;
 }
 
 std::string FollowedTable::pack(const TableState& table, bool is_base) const {
-  const Rows rows = select(table, is_base);
-  const std::vector<int64_t> sizes{
-      static_cast<int64_t>(rows.ids.size()),
-      static_cast<int64_t>(rows.removed.size())};
-  std::string bytes = bytes_of(sizes);
+  Rows rows = select(table, is_base);
+  const int64_t count = std::ssize(rows.ids);
+  std::string bytes =
+      bytes_of(std::vector<int64_t>{count, std::ssize(rows.removed)});
   bytes += bytes_of(rows.ids);
   bytes += bytes_of(rows.removed);
   const size_t first = bytes.size();
-  bytes.resize(first + rows.rows.size() * static_cast<size_t>(row_bytes_));
-  RowCopier(table, format_)
-      .copy(rows.rows, reinterpret_cast<std::byte*>(bytes.data() + first));
+  bytes.resize(first + static_cast<size_t>(count * row_bytes_));
+  RowCopier(file_.name, table.parameters, format_, std::move(rows.rows))(
+      0, count, reinterpret_cast<std::byte*>(bytes.data() + first));
   return bytes;
 }
 
@@ -259,6 +245,21 @@ TableContent FollowedTable::unpack(
   TableContent content{.file = file_, .row_bytes = row_bytes_};
   set_ids(ids, removed, is_base, content);
   set_rows(bytes, content);
+  return content;
+}
+
+TableContent content_of(
+    const TableFile& file,
+    const at::Tensor& values,
+    std::optional<std::vector<uint32_t>> changed) {
+  const StoredFormat format = format_from_string(file.format);
+  TableContent content{.file = file, .row_bytes = row_bytes(format, file.dim)};
+  content.file.count = file.vocabulary_size;
+  if (changed) {
+    content.file.count = std::ssize(*changed);
+    content.numbers = bytes_of(*changed);
+  }
+  content.copy = RowCopier(file.name, values, format, std::move(changed));
   return content;
 }
 

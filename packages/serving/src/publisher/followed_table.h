@@ -7,6 +7,8 @@
 #include "packages/serving/src/publisher/published_directory.h"
 #include "src/engine/embedding_state.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -78,6 +80,12 @@ class FollowedTable {
   uint32_t version_ = 0;  // of LibTorch's tensor
   Changes changes_;
 };
+
+/// The rows of a table without keys: those that have changed, or all of `values`.
+TableContent content_of(
+    const TableFile& file,
+    const at::Tensor& values,
+    std::optional<std::vector<uint32_t>> changed);
 
 /// Copies the rows now, so that the table may change before they are written.
 void copy_now(TableContent& content);

@@ -31,6 +31,13 @@ struct TableContent {
   std::optional<std::string> removed = {};
 };
 
+/// The memory of the values.
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {
+      reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
 struct DenseContent {
   DenseFile file = {};
   std::string values = {};

@@ -4,11 +4,14 @@
 #include <tessera/common/shorten.h>
 #include <tessera/layers/layer.h>
 
+#include "layers/mode_guard.h"
 #include "packages/export/src/trace/visit_weights.h"
+#include "packages/serving/src/format/items_file.h"
 #include "packages/serving/src/publisher/row_copier.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/ScopeExit.h>
 
@@ -21,23 +24,6 @@
 namespace tessera::serving {
 
 namespace {
-
-// The format in which the options publish a table of this name and dtype.
-StoredFormat stored_format(
-    const PublishOptions& options,
-    const std::string& table,
-    at::ScalarType dtype) {
-  const auto chosen = options.formats.find(table);
-  const RowFormat format =
-      chosen == options.formats.end() ? options.format : chosen->second;
-  // The other formats are those of StoredFormat, in the same order.
-  static_assert(
-      static_cast<int>(RowFormat::kInt4) ==
-      static_cast<int>(StoredFormat::kInt4) + 1);
-  return format == RowFormat::kTable
-      ? format_of(dtype)
-      : static_cast<StoredFormat>(static_cast<int>(format) - 1);
-}
 
 FeatureFile describe_feature(
     const FeatureState& feature,
@@ -123,8 +109,15 @@ void PublishedModel::follow(const PublishOptions& options) {
       describe(options);
     });
   });
-  ranks_->broadcast(
-      Rendezvous::kSaveCheckpoint, [&] { check_program(options); });
+  ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
+    TESSERA_CHECK_VALUE(
+        options.compiled_program.empty() || !options.program.empty(),
+        "{} options.compiled_program needs options.program, which has the names of its inputs, but that is empty. Set it to the file of export_dense_pt2() from which the package was compiled.",
+        kPublisher);
+    if (!options.program.empty()) {
+      check_program(options.program, "options.program", true);
+    }
+  });
 }
 
 void PublishedModel::hold_tables(c10::function_ref<void()> use) {
@@ -159,6 +152,12 @@ void PublishedModel::check_names(const PublishOptions& options) const {
           "{} two tables have the name '{}'. Rename one of them.",
           kPublisher,
           shorten(name));
+      TESSERA_CHECK_VALUE(
+          !options.items || !name.starts_with(kItemTables),
+          "{} the table '{}' has a name that begins with '{}', as those of options.items do. Rename it.",
+          kPublisher,
+          shorten(name),
+          kItemTables);
     }
   }
   for (const auto& [name, format] : options.formats) {
@@ -177,8 +176,10 @@ void PublishedModel::describe(const PublishOptions& options) {
     const std::string& prefix = parts_[i].prefix;
     for (TableState& table : states_[i]->tables) {
       const std::string name = prefix + table.name;
-      const StoredFormat format =
-          stored_format(options, name, table.config->dtype);
+      const auto chosen = options.formats.find(name);
+      const StoredFormat format = stored_format(
+          chosen == options.formats.end() ? options.format : chosen->second,
+          table.config->dtype);
       tables_.emplace_back(
           table, strategy, describe_table(table, name, format));
     }
@@ -247,32 +248,51 @@ std::vector<DenseContent> PublishedModel::dense_content() const {
   return content;
 }
 
+void PublishedModel::evaluate(c10::function_ref<void()> use) {
+  const at::NoGradGuard no_grad;
+  const ModeGuard modes(*model_);
+  modes.eval();
+  use();
+}
+
 // Without this check, only the servers would notice that a program does not fit.
-void PublishedModel::check_program(const PublishOptions& options) const {
-  TESSERA_CHECK_VALUE(
-      options.compiled_program.empty() || !options.program.empty(),
-      "{} options.compiled_program needs options.program, which has the names of its inputs, but that is empty. Set it to the file of export_dense_pt2() from which the package was compiled.",
-      kPublisher);
-  if (options.program.empty()) {
-    return;
-  }
-  const Pt2Program program(options.program);
+Pt2Signature PublishedModel::check_program(
+    const std::string& path,
+    const std::string& option,
+    bool is_of_candidates) const {
+  const Pt2Program program(path);
   std::map<std::string, at::Tensor> weights;
   for (const auto& [name, tensor] : dense()) {
     weights[name] = tensor;
   }
   program.with_weights(weights);
   for (const Pt2Value& input : program.signature().inputs) {
-    check_input(input);
+    check_input(input, option);
   }
+  const bool has_candidates = std::ranges::any_of(
+      program.signature().inputs, [](const Pt2Value& input) {
+        return input.part != "row_splits" && !input.shape.empty() &&
+            !input.shape[0];
+      });
+  TESSERA_CHECK_VALUE(
+      has_candidates == is_of_candidates,
+      "{} {} must take {}. Export it with such an example.",
+      kPublisher,
+      option,
+      is_of_candidates ? "one user and 2 or more candidates"
+                       : "one user alone");
+  return program.signature();
 }
 
-void PublishedModel::check_input(const Pt2Value& input) const {
+void PublishedModel::check_input(
+    const Pt2Value& input,
+    const std::string& option) const {
   if (input.part.empty()) {
     TESSERA_CHECK_TYPE(
         input.dtype == at::kFloat,
-        "{} options.program has the input '{}' of {}, but servers pass numbers of float32. Convert it in forward().",
+        "{} {} has the input '{}' of {}, but servers pass numbers of float32. Convert it in forward().",
         kPublisher,
+        option,
         shorten(input.path),
         c10::toString(input.dtype));
     return;
@@ -283,16 +303,18 @@ void PublishedModel::check_input(const Pt2Value& input) const {
       });
   TESSERA_CHECK_VALUE(
       feature != features_.end(),
-      "{} options.program has the feature '{}', which the model does not have. Export the program from this model.",
+      "{} {} has the feature '{}', which the model does not have. Export the program from this model.",
       kPublisher,
+      option,
       shorten(input.path));
   if (input.part == "row_splits") {
     return;
   }
   TESSERA_CHECK_VALUE(
       input.part == "activations",
-      "{} options.program takes {} of the feature '{}', but a program gets activations. Export it with export_dense_pt2().",
+      "{} {} takes {} of the feature '{}', but a program gets activations. Export it with export_dense_pt2().",
       kPublisher,
+      option,
       input.part,
       shorten(input.path));
   const auto table = std::find_if(
@@ -306,8 +328,9 @@ void PublishedModel::check_input(const Pt2Value& input) const {
   sizes.emplace_back(table->file().dim);
   TESSERA_CHECK_VALUE(
       input.shape == sizes,
-      "{} options.program takes the feature '{}' with another dim or sequence length than the model has. Export the program from this model.",
+      "{} {} takes the feature '{}' with another dim or sequence length than the model has. Export the program from this model.",
       kPublisher,
+      option,
       shorten(input.path));
 }
 

@@ -59,9 +59,16 @@ class PublishedModel {
   /// Copies of these parameters and buffers.
   std::vector<DenseContent> dense_content() const;
 
-  /// Checks that a server can run the program of the options with this model.
+  /// Calls `use` while the model is in eval() and without gradients.
+  void evaluate(c10::function_ref<void()> use);
+
+  /// Checks that a server can run the program in this file with this model, for candidates
+  /// of a user or for a user alone. `option` has the path.
   /// Errors:  c10::ValueError or TypeError naming what does not fit.
-  void check_program(const PublishOptions& options) const;
+  Pt2Signature check_program(
+      const std::string& path,
+      const std::string& option,
+      bool is_of_candidates) const;
 
  private:
   // A module with tables, and the prefix of its names.
@@ -78,7 +85,7 @@ class PublishedModel {
   std::vector<std::pair<std::string, at::Tensor>> dense() const;
   void check_names(const PublishOptions& options) const;
   void describe(const PublishOptions& options);
-  void check_input(const Pt2Value& input) const;
+  void check_input(const Pt2Value& input, const std::string& option) const;
 
   std::shared_ptr<torch::nn::Module> model_;
   std::vector<Part> parts_;

@@ -3,6 +3,8 @@
 
 #include <tessera/common/profile_scope.h>
 
+#include "packages/serving/src/format/items_file.h"
+#include "packages/serving/src/publisher/item_publisher.h"
 #include "packages/serving/src/publisher/published_directory.h"
 #include "packages/serving/src/publisher/published_model.h"
 #include "serialization/mapped_file.h"
@@ -82,8 +84,14 @@ class Publisher::Impl {
       read_file(kPipeline, options_.pipeline);
       read_file(kProgram, options_.program);
       read_file(kCompiledProgram, options_.compiled_program);
+      read_file(kQueryProgram, options_.items ? options_.items->query : "");
     });
     model_.follow(options_);
+    ranks_.broadcast(Rendezvous::kSaveCheckpoint, [&] {
+      if (options_.items) {
+        items_.emplace(options_, model_);
+      }
+    });
   }
 
   ~Impl() {
@@ -107,6 +115,7 @@ class Publisher::Impl {
       keep_newest();  // makes room on a full disk
       return plan_;
     });
+    take_items();
     VersionContent content;
     model_.hold_tables([&] {
       add_tables(content);
@@ -186,6 +195,24 @@ class Publisher::Impl {
     return std::accumulate(values.begin(), values.end(), int64_t{0});
   }
 
+  // All ranks compute the items, because their tables may be sharded.
+  void take_items() {
+    if (!options_.items) {
+      return;
+    }
+    ranks_.run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
+      RecommenderItems items;
+      at::Tensor users;
+      model_.evaluate([&] {
+        items = options_.items->items();
+        users = options_.items->users ? options_.items->users() : at::Tensor();
+      });
+      if (items_) {
+        items_->take(items, users);
+      }
+    });
+  }
+
   // Takes the changes of all tables, and decides whether the version is a base. Rank 0 gets
   // the rows of all ranks.
   void add_tables(VersionContent& content) {
@@ -208,6 +235,11 @@ class Publisher::Impl {
       if (is_first) {
         // Each version has all dense weights.
         base_bytes = changed_bytes = model_.dense_bytes();
+      }
+      if (items_) {
+        needs_base = needs_base || items_->needs_base();
+        base_bytes += items_->bytes(/*is_base=*/true);
+        changed_bytes += items_->bytes(/*is_base=*/false);
       }
       model_.visit_tables(take);
     });
@@ -259,6 +291,9 @@ class Publisher::Impl {
     if (report.is_base) {
       content.files = files_;
     }
+    if (items_) {
+      items_->add(report.is_base, content);
+    }
     for (const TableContent& table : content.tables) {
       report.rows += table.file.count;
       report.removed_keys += table.removed
@@ -271,6 +306,9 @@ class Publisher::Impl {
   void commit() {
     plan_.chain = plan_.next_chain;
     plan_.has_failed = false;
+    if (items_) {
+      items_->accept();
+    }
   }
 
   void wait_here() {
@@ -307,6 +345,7 @@ class Publisher::Impl {
   PublishedModel model_;
   RankGroup& ranks_;
   std::optional<PublishedDirectory> directory_;  // of rank 0
+  std::optional<ItemPublisher> items_;  // of rank 0
   std::vector<std::pair<std::string, std::string>> files_;  // names and bytes
   Plan plan_;
   mutable std::mutex mutex_;  // guards report_

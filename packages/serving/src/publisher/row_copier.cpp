@@ -14,7 +14,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <vector>
+#include <utility>
 
 namespace tessera::serving {
 
@@ -43,22 +43,33 @@ bool narrow(const float* from, int64_t dim, std::byte* to) {
 
 }  // namespace
 
-StoredFormat format_of(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? StoredFormat::kBFloat16
-      : dtype == at::kHalf      ? StoredFormat::kFloat16
-                                : StoredFormat::kFloat32;
+StoredFormat stored_format(RowFormat format, at::ScalarType dtype) {
+  // The other formats are those of StoredFormat, in the same order.
+  static_assert(
+      static_cast<int>(RowFormat::kInt4) ==
+      static_cast<int>(StoredFormat::kInt4) + 1);
+  return format != RowFormat::kTable
+      ? static_cast<StoredFormat>(static_cast<int>(format) - 1)
+      : dtype == at::kBFloat16 ? StoredFormat::kBFloat16
+      : dtype == at::kHalf     ? StoredFormat::kFloat16
+                               : StoredFormat::kFloat32;
 }
 
-RowCopier::RowCopier(const TableState& table, StoredFormat format)
-    : table_name_(table.name),
-      data_(static_cast<const std::byte*>(table.parameters.const_data_ptr())),
-      dtype_(table.parameters.scalar_type()),
-      dim_(table.config->dim),
+RowCopier::RowCopier(
+    std::string table_name,
+    at::Tensor values,
+    StoredFormat format,
+    std::optional<std::vector<uint32_t>> chosen)
+    : table_name_(std::move(table_name)),
+      values_(std::move(values)),
+      data_(static_cast<const std::byte*>(values_.const_data_ptr())),
+      dtype_(values_.scalar_type()),
+      dim_(values_.size(1)),
       format_(format),
-      table_row_bytes_(
-          dim_ * static_cast<int64_t>(table.parameters.element_size())),
+      chosen_(std::move(chosen)),
+      table_row_bytes_(dim_ * static_cast<int64_t>(values_.element_size())),
       row_bytes_(serving::row_bytes(format, dim_)),
-      is_copy_(format == format_of(dtype_)) {}
+      is_copy_(format == stored_format(RowFormat::kTable, dtype_)) {}
 
 bool RowCopier::copy_row(int64_t row, std::byte* out, float* scratch) const {
   const std::byte* from = data_ + row * table_row_bytes_;
@@ -89,20 +100,22 @@ bool RowCopier::copy_row(int64_t row, std::byte* out, float* scratch) const {
   return kernels::quantize_row(values, dim_, bits_of(format_), out);
 }
 
-template <class RowOf>
-void RowCopier::copy_rows(int64_t count, const RowOf& row_of, std::byte* out)
-    const {
+void RowCopier::operator()(int64_t begin, int64_t end, std::byte* out) const {
   constexpr int64_t kRowsPerTask = 1024;
+  const int64_t count = end - begin;
   std::atomic<int64_t> refused = -1;
   run_tasks(
       (count + kRowsPerTask - 1) / kRowsPerTask,
       count * (table_row_bytes_ + row_bytes_),
       [&](int64_t task) {
         std::vector<float> scratch(static_cast<size_t>(dim_));
-        const int64_t end = std::min(count, (task + 1) * kRowsPerTask);
-        for (int64_t i = task * kRowsPerTask; i < end; ++i) {
-          if (!copy_row(row_of(i), out + i * row_bytes_, scratch.data())) {
-            refused = row_of(i);
+        const int64_t last = std::min(count, (task + 1) * kRowsPerTask);
+        for (int64_t i = task * kRowsPerTask; i < last; ++i) {
+          const int64_t row = chosen_
+              ? int64_t{(*chosen_)[static_cast<size_t>(begin + i)]}
+              : begin + i;
+          if (!copy_row(row, out + i * row_bytes_, scratch.data())) {
+            refused = row;
           }
         }
       });
@@ -112,18 +125,6 @@ void RowCopier::copy_rows(int64_t count, const RowOf& row_of, std::byte* out)
       shorten(table_name_),
       refused.load(),
       to_string(format_));
-}
-
-void RowCopier::copy(c10::ArrayRef<uint32_t> rows, std::byte* out) const {
-  copy_rows(
-      static_cast<int64_t>(rows.size()),
-      [&](int64_t i) { return static_cast<int64_t>(rows[i]); },
-      out);
-}
-
-void RowCopier::copy(int64_t first, int64_t count, std::byte* out) const {
-  copy_rows(
-      count, [&](int64_t i) { return first + i; }, out);
 }
 
 }  // namespace tessera::serving

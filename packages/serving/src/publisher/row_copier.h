@@ -1,45 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "packages/serving/src/format/version_file.h"
-#include "src/engine/embedding_state.h"
+#include <tessera/serving/publisher.h>
 
-#include <c10/util/ArrayRef.h>
+#include "packages/serving/src/format/version_file.h"
+
+#include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::serving {
 
 /// Copies rows of a table in the format in which they are published.
 class RowCopier {
  public:
-  RowCopier(const TableState& table, StoredFormat format);
+  /// `values` are the rows of the table, [rows, dim]. It copies those with the numbers
+  /// `chosen`, or all.
+  RowCopier(
+      std::string table_name,
+      at::Tensor values,
+      StoredFormat format,
+      std::optional<std::vector<uint32_t>> chosen = {});
 
-  /// Copies rows[i] to out + i * row_bytes(format, dim), on all threads.
+  /// Copies the chosen rows [begin, end) to `out`, on all threads.
   /// Errors:  c10::ValueError naming the row for a number that the format can't store.
-  void copy(c10::ArrayRef<uint32_t> rows, std::byte* out) const;
-  /// Copies `count` rows from `first` on.
-  void copy(int64_t first, int64_t count, std::byte* out) const;
+  void operator()(int64_t begin, int64_t end, std::byte* out) const;
 
  private:
-  template <class RowOf>
-  void copy_rows(int64_t count, const RowOf& row_of, std::byte* out) const;
   // Returns false if the format can't store a number of the row.
   bool copy_row(int64_t row, std::byte* out, float* scratch) const;
 
   std::string table_name_;
-  const std::byte* data_;
+  at::Tensor values_;
+  const std::byte* data_;  // of values_
   at::ScalarType dtype_;
   int64_t dim_;
   StoredFormat format_;
+  std::optional<std::vector<uint32_t>> chosen_;
   int64_t table_row_bytes_;
   int64_t row_bytes_;
   bool is_copy_;  // whether the bytes are copied as they are
 };
 
-/// The format that stores the numbers of a dtype unchanged.
-StoredFormat format_of(at::ScalarType dtype);
+/// How rows of a dtype are stored. RowFormat::kTable stores their numbers unchanged.
+StoredFormat stored_format(RowFormat format, at::ScalarType dtype);
 
 }  // namespace tessera::serving

@@ -35,42 +35,60 @@ enum class RowFormat {
 /// How servers find the vector of an unknown user from the user's items. See FoldInOptions.
 struct PublishedFoldIn {
   double regularization = 1.0;  // > 0
-  double regularization_per_item = 0.0;
-  double catalogue_confidence = 0.0;
+  double regularization_per_item = 0.0;  // >= 0
+  double catalogue_confidence = 0.0;  // >= 0
 };
 
 // snippet: packages/serving/tests/recommend_test.cpp PublishedItems
-/// What servers need to recommend items. Each publish() calls `items` and `users`, while the
-/// model is in eval() and without gradients. With sharded tables, all ranks call them.
+/// The items that servers recommend, and how they find the vectors of users. At least one
+/// of `users`, `query` and `fold_in` is needed.
 ///
-///   PublishOptions options;
-///   options.items = PublishedItems{
-///       .items = [&] { return RecommenderItems{.vectors = film_vectors()}; },
-///       .users = [&] { return user_vectors(); }};
+///   Publisher publisher(
+///       model,
+///       directory,
+///       {.items = PublishedItems{
+///            .items = [&] { return RecommenderItems{.vectors = model->films()}; },
+///            .users =
+///                [&] {
+///                  return model->forward({{"user", user_ids}});
+///                },
+///            .item = "film",
+///            .fold_in = PublishedFoldIn{.regularization = 1.0},
+///            .attributes = films,
+///            .format = RowFormat::kInt8}});
+///   publisher.publish();
 ///
-/// The members are those of RecommenderOptions, but for these: known users have the rows of
-/// `users`, or the vectors that the program `query` computes. `fold_in` has numbers and not a
-/// function. The ranker is PublishOptions::program.
+/// Each publish() calls `items` and `users`, while the model is in eval() and without
+/// gradients. A version has the rows that differ from those of the version before. If the
+/// ids or the number of rows differ, it is a base. With sharded tables, all ranks call the
+/// two functions, and rank 0 publishes its results.
 struct PublishedItems {
-  std::function<RecommenderItems()> items = {};  // required
-  /// The vectors of users. Row i is of the user with the id i.
+  /// The items, with vectors of the model as it is now. Required.
+  std::function<RecommenderItems()> items = {};
+  /// The vectors of users. Row i is about the user with the id i.
   std::function<at::Tensor()> users = {};  // [users, dim] floats
-  /// The path of a file of export_dense_pt2() whose first output is the vector of one user.
+  /// The path of a file of export_dense_pt2() with an example of one user alone, whose first
+  /// output is the vector of the user. A server runs it for users without a row in `users`.
   std::string query = {};
   ItemScore score = ItemScore::kDot;
+  /// The features with ids of users and of items. If PublishOptions::pipeline has outputs of
+  /// these names, their reserved ids stand for unknown users and are no items.
   std::string user = "user";
   std::string item = "item";
+  /// Unset: users without a vector get popular items.
   std::optional<PublishedFoldIn> fold_in = {};
-  /// The items that users have seen. publish() asks for all users of `users`, but only for a
-  /// base.
+  /// The items that users have seen, such as UserItems::of(). Each base asks rank 0 for all
+  /// users of `users`. It must not use the model.
   std::function<RaggedFeature(const at::Tensor& users)> seen = {};
-  /// Attributes for filters and for the ranker, as in RecommenderOptions::attributes.
+  /// As RecommenderOptions::attributes. Each base has them.
   data::Columns attributes = {};
-  /// The number of items that the server scores again by PublishOptions::program. 0: none.
+  /// The number of items that a server scores again by PublishOptions::program. 0: none.
   int64_t num_candidates = 0;
-  /// The format of the vectors of items. With 8 or 4 bits, a search reads a fraction of the
-  /// bytes, and `exact_scores` publishes the float32 vectors, too, which decide.
+  /// The format of the vectors of items, but not kTable. With 8 or 4 bits, a search reads a
+  /// fraction of the bytes.
   RowFormat format = RowFormat::kFloat32;
+  /// Whether vectors of 8 or 4 bits are published as float32, too. A search then finds the
+  /// same items as with float32 alone.
   bool exact_scores = true;
 };
 
@@ -123,7 +141,8 @@ static_assert(std::is_aggregate_v<PublishInfo>);
 struct PublishReport {
   int64_t version = 0;
   bool is_base = false;
-  /// The number of rows in the version, and of keys that have lost their rows.
+  /// The number of rows in the version, also of PublishOptions::items, and of keys that have
+  /// lost their rows.
   int64_t rows = 0;
   int64_t removed_keys = 0;
   int64_t bytes = 0;
