@@ -35,6 +35,12 @@ inline int64_t ordered(float value) {
   const auto bits = std::bit_cast<int32_t>(value);
   return bits >= 0 ? bits : std::numeric_limits<int32_t>::min() - int64_t{bits};
 }
+/// The float that ordered() has mapped, but 0 for -0.
+inline float float_of(int64_t ordered) {
+  const int64_t bits =
+      ordered >= 0 ? ordered : std::numeric_limits<int32_t>::min() - ordered;
+  return std::bit_cast<float>(static_cast<int32_t>(bits));
+}
 inline int64_t ordered(int64_t value) {
   return value;
 }

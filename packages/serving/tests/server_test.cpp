@@ -662,7 +662,7 @@ TEST_F(ServerTest, UnknownPathsAndMethods) {
   expect_error(
       client.get("/nope"),
       404,
-      "There is no path '/nope'. Choose one of /, /healthz, /version, /metrics, /lookup and /score.");
+      "There is no path '/nope'. Choose one of /, /healthz, /version, /metrics, /lookup, /score, /recommend.");
   expect_error(client.post("/nope", "x"), 404, "There is no path");
   const HttpReply get_reply = client.get("/lookup");
   expect_error(get_reply, 405, "/lookup takes POST, but got GET");

@@ -31,6 +31,14 @@ struct AttributeColumn {
   bool has_lists() const {
     return !row_splits.empty();
   }
+  std::span<const int64_t> values_of(int64_t row) const {
+    const auto i = static_cast<size_t>(row);
+    return has_lists()
+        ? values.subspan(
+              static_cast<size_t>(row_splits[i]),
+              static_cast<size_t>(row_splits[i + 1] - row_splits[i]))
+        : values.subspan(i, 1);
+  }
 };
 
 /// The attributes of items, such as genres and years. The last row has missing values, and

@@ -226,16 +226,25 @@ std::map<std::string, at::Tensor> weights_of(
   return weights;
 }
 
-std::shared_ptr<const Version> checked(std::shared_ptr<const Version> version) {
+std::string_view bytes_of(const Version& version, PublishedProgram which) {
+  return which == PublishedProgram::kQuery ? version.query_program()
+                                           : version.program();
+}
+
+std::shared_ptr<const Version> checked(
+    std::shared_ptr<const Version> version,
+    PublishedProgram which) {
   TESSERA_CHECK_VALUE(
       version != nullptr,
       "{} expected a version, but got nullptr. Pass reader.version().",
       kProgramWhere);
   TESSERA_CHECK_VALUE(
-      !version->program().empty(),
-      "{} version {} has no program. Set PublishOptions::program to a file of export_dense_pt2().",
+      !bytes_of(*version, which).empty(),
+      "{} version {} has no program. Set {} to a file of export_dense_pt2().",
       kProgramWhere,
-      version->number());
+      version->number(),
+      which == PublishedProgram::kQuery ? "PublishedItems::query"
+                                        : "PublishOptions::program");
   return version;
 }
 
@@ -258,19 +267,23 @@ void name_file(const Version& version, const char* file, Load&& load) {
 }  // namespace
 
 struct Program::Impl {
-  Impl(std::shared_ptr<const Version> from, const Impl* before)
-      : version(checked(std::move(from))) {
-    name_file(*version, "program", [&] {
-      const std::string_view bytes = version->program();
+  Impl(
+      std::shared_ptr<const Version> from,
+      const Impl* before,
+      PublishedProgram which)
+      : version(checked(std::move(from), which)) {
+    const bool is_query = which == PublishedProgram::kQuery;
+    name_file(*version, is_query ? "query_program" : "program", [&] {
+      const std::string_view bytes = bytes_of(*version, which);
       // Versions of the same base have the same bytes.
-      file =
-          before != nullptr && before->version->program().data() == bytes.data()
+      file = before != nullptr &&
+              bytes_of(*before->version, which).data() == bytes.data()
           ? before->file
           : std::make_shared<const Pt2Program>(bytes, version->base_memory());
       program.emplace(file->with_weights(weights_of(version)));
     });
     const std::string_view bytes = version->compiled_program();
-    if (!bytes.empty()) {
+    if (!is_query && !bytes.empty()) {
       name_file(*version, "compiled_program", [&] {
         packages =
             before != nullptr && before->version->compiled_program() == bytes
@@ -291,10 +304,12 @@ struct Program::Impl {
 
 Program::Program(
     std::shared_ptr<const Version> version,
-    std::shared_ptr<const Program> before)
+    std::shared_ptr<const Program> before,
+    PublishedProgram which)
     : impl_(std::make_unique<Impl>(
           std::move(version),
-          before == nullptr ? nullptr : before->impl_.get())) {}
+          before == nullptr ? nullptr : before->impl_.get(),
+          which)) {}
 
 Program::~Program() = default;
 

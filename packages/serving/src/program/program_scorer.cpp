@@ -6,7 +6,6 @@
 #include "src/common/check.h"
 #include "src/features/id_rule.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
@@ -313,36 +312,90 @@ class RequestInputs {
   std::vector<Argument> arguments_;
 };
 
-std::vector<float> scores_of(
+// The first output, which has one number per candidate. Users without candidates have any
+// number of them.
+std::vector<float> first_output(
     const std::vector<at::Tensor>& outputs,
     int64_t candidates) {
   const at::Tensor scores = outputs.at(0).to(at::kFloat).contiguous().flatten();
   TESSERA_CHECK_VALUE(
-      scores.numel() == candidates,
+      candidates == 0 || scores.numel() == candidates,
       "{} the first output of the program must have one number per candidate, which are {}, but has {}. Export a model that returns scores first.",
       kScorer,
       candidates,
       outputs[0].sizes());
   const float* first = scores.const_data_ptr<float>();
-  return {first, first + candidates};
+  return {first, first + scores.numel()};
 }
 
-ScoreResult refused(const Program& program, const std::exception& error) {
-  return {.version = program.version().number(), .error = reason_of(error)};
-}
-
-ScoreResult score(
-    const Program& program,
-    const RequestInputs& inputs,
-    size_t request) {
-  try {
-    return {
-        .version = program.version().number(),
-        .scores = scores_of(
-            program.run(inputs.of(request)), inputs.candidates(request))};
-  } catch (const c10::Error& error) {
-    return refused(program, error);
+// The programs of one version.
+struct Programs {
+  Programs() = default;
+  // Errors:  c10::ValueError if there is none, or one that can't be loaded.
+  Programs(std::shared_ptr<const Version> from, const Programs& before)
+      : version(std::move(from)) {
+    const bool has_query = !version->query_program().empty();
+    if (has_query) {
+      query = std::make_shared<const Program>(
+          version, before.query, PublishedProgram::kQuery);
+    }
+    if (!has_query || !version->program().empty()) {
+      scores = std::make_shared<const Program>(version, before.scores);
+    }
   }
+
+  std::shared_ptr<const Version> version = {};
+  // nullptr: the version has no such program.
+  std::shared_ptr<const Program> scores = {};
+  std::shared_ptr<const Program> query = {};
+};
+
+// Runs a program of the version for each request. `numbers` is the member of the result for
+// the first output.
+template <class Result>
+std::vector<Result> run(
+    const Version& version,
+    const Program* program,
+    std::span<const ScoreRequest> requests,
+    std::vector<float> Result::*numbers) {
+  std::vector<Result> results(requests.size());
+  for (Result& result : results) {
+    result.version = version.number();
+    if (program == nullptr) {
+      result.error = "This version has no program for the request.";
+    }
+  }
+  if (program == nullptr || requests.empty()) {
+    return results;
+  }
+  try {
+    const RequestInputs inputs(*program, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      try {
+        results[i].*numbers =
+            first_output(program->run(inputs.of(i)), inputs.candidates(i));
+      } catch (const c10::Error& error) {
+        results[i].error = reason_of(error);
+      }
+    }
+  } catch (const std::exception& error) {
+    if (requests.size() == 1) {
+      results[0].error = reason_of(error);
+      return results;
+    }
+    // One wrong request should not fail the others.
+    for (size_t i = 0; i < requests.size(); ++i) {
+      results[i] =
+          run(version, program, requests.subspan(i, 1), numbers).front();
+    }
+  }
+  return results;
+}
+
+std::vector<ScoreInputInfo> inputs_of(
+    const std::shared_ptr<const Program>& program) {
+  return program == nullptr ? std::vector<ScoreInputInfo>()
+                            : inputs_of(program->signature());
 }
 
 }  // namespace
@@ -350,9 +403,10 @@ ScoreResult score(
 struct ProgramScorer::State {
   explicit State(std::shared_ptr<const Reader> from)
       : reader(std::move(from)),
-        program(std::make_shared<const Program>(reader->version())) {}
+        programs(
+            std::make_shared<const Programs>(reader->version(), Programs())) {}
 
-  std::shared_ptr<const Program> newest() {
+  std::shared_ptr<const Programs> newest() {
     if (!has_tried(*reader->version())) {
       // While one thread loads, others go on with the previous version.
       const std::unique_lock<std::mutex> lock(loading, std::try_to_lock);
@@ -363,14 +417,14 @@ struct ProgramScorer::State {
     return current();
   }
 
-  std::shared_ptr<const Program> current() {
+  std::shared_ptr<const Programs> current() {
     const std::lock_guard<std::mutex> lock(mutex);
-    return program;
+    return programs;
   }
 
   bool has_tried(const Version& version) {
     const std::lock_guard<std::mutex> lock(mutex);
-    return &program->version() == &version || refused.get() == &version;
+    return programs->version.get() == &version || refused.get() == &version;
   }
 
   // Loads the newest version. The caller holds `loading`.
@@ -379,27 +433,27 @@ struct ProgramScorer::State {
     if (has_tried(*version)) {
       return;  // another thread was faster
     }
-    const std::shared_ptr<const Program> before = current();
-    std::shared_ptr<const Program> next;
+    const std::shared_ptr<const Programs> before = current();
+    std::shared_ptr<const Programs> next;
     try {
-      next = std::make_shared<const Program>(version, before);
+      next = std::make_shared<const Programs>(version, *before);
     } catch (const std::exception& error) {
       TORCH_WARN(
           kScorer,
           " goes on with version ",
-          before->version().number(),
+          before->version->number(),
           ": ",
           reason_of(error));
     }
     const std::lock_guard<std::mutex> lock(mutex);
-    program = next != nullptr ? next : before;
+    programs = next != nullptr ? next : before;
     refused = next != nullptr ? nullptr : version;
   }
 
   std::shared_ptr<const Reader> reader;
   std::mutex loading;  // held by the thread that loads
   std::mutex mutex;  // guards what follows
-  std::shared_ptr<const Program> program;
+  std::shared_ptr<const Programs> programs;
   std::shared_ptr<const Version> refused = {};  // it can't be loaded
 };
 
@@ -412,42 +466,39 @@ ProgramScorer::ProgramScorer(std::shared_ptr<const Reader> reader) {
 }
 
 std::shared_ptr<const Program> ProgramScorer::program() const {
-  return state_->newest();
+  return state_->newest()->scores;
 }
 
 std::vector<ScoreInputInfo> ProgramScorer::inputs() const {
-  return inputs_of(state_->current()->signature());
+  return inputs_of(state_->current()->scores);
+}
+
+std::vector<ScoreInputInfo> ProgramScorer::query_inputs() const {
+  return inputs_of(state_->current()->query);
 }
 
 std::shared_ptr<const Version> ProgramScorer::version() const {
-  const std::shared_ptr<const Program> program = state_->current();
-  return {program, &program->version()};
+  return state_->current()->version;
 }
 
 std::vector<ScoreResult> ProgramScorer::operator()(
     std::span<const ScoreRequest> requests) const {
-  if (requests.empty()) {
-    return {};
-  }
-  const at::NoGradGuard no_grad;
-  const std::shared_ptr<const Program> program = state_->newest();
-  std::vector<ScoreResult> results(requests.size());
-  try {
-    const RequestInputs inputs(*program, requests);
-    for (size_t i = 0; i < requests.size(); ++i) {
-      results[i] = score(*program, inputs, i);
-    }
-  } catch (const std::exception& error) {
-    if (requests.size() == 1) {
-      results[0] = refused(*program, error);
-      return results;
-    }
-    // One wrong request should not fail the others.
-    for (size_t i = 0; i < requests.size(); ++i) {
-      results[i] = (*this)(requests.subspan(i, 1)).front();
-    }
-  }
-  return results;
+  const std::shared_ptr<const Programs> programs = state_->newest();
+  return run(
+      *programs->version,
+      programs->scores.get(),
+      requests,
+      &ScoreResult::scores);
+}
+
+std::vector<QueryResult> ProgramScorer::query(
+    std::span<const ScoreRequest> requests) const {
+  const std::shared_ptr<const Programs> programs = state_->newest();
+  return run(
+      *programs->version,
+      programs->query.get(),
+      requests,
+      &QueryResult::vector);
 }
 
 }  // namespace tessera::serving

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/reader/version.h"
 
+#include "packages/serving/src/format/items_file.h"
+
 #include <tessera/common/shorten.h>
 
 #include "src/common/active_kernels.h"
@@ -369,6 +371,10 @@ std::string_view Version::program() const {
 
 std::string_view Version::compiled_program() const {
   return impl_->file(kCompiledProgram);
+}
+
+std::string_view Version::query_program() const {
+  return impl_->file(kQueryProgram);
 }
 
 std::shared_ptr<const void> Version::base_memory() const {

@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 #include <tessera/serving/short_time_slices.h>
 
+#include "packages/serving/src/reader/version.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
@@ -13,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -31,11 +33,48 @@ constexpr std::array<std::string_view, 4> kGetPaths{
     "/healthz",
     "/version",
     "/metrics"};
-constexpr std::string_view kLookupPath = "/lookup";
-constexpr std::string_view kScorePath = "/score";
+constexpr std::array<std::string_view, 3> kPostPaths{// by JobKind
+                                                     "/lookup",
+                                                     "/score",
+                                                     "/recommend"};
 
 bool is_get_path(std::string_view path) {
-  return std::find(kGetPaths.begin(), kGetPaths.end(), path) != kGetPaths.end();
+  return std::ranges::find(kGetPaths, path) != kGetPaths.end();
+}
+
+// A version that can't answer the request.
+struct NotServed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A function has used another version than the rest of the request.
+struct VersionChanged : std::exception {};
+
+// The numbers of a result for a request that has read this version.
+std::span<const float> numbers_of(
+    const auto& result,
+    const std::vector<float>& numbers,
+    int64_t count,
+    const Version& version) {
+  if (!result.error.empty()) {
+    throw std::invalid_argument(result.error);
+  }
+  if (result.version != version.number()) {
+    throw VersionChanged();
+  }
+  check_numbers(numbers, count);
+  return numbers;
+}
+
+// The number of rows that are searched for a query.
+int64_t num_rows(
+    const ItemSearch::Query& query,
+    const RecommendContext& context) {
+  const int64_t k = query.request.k;
+  return context.is_ranked
+      ? std::max(k, context.search.items().file().num_candidates)
+      : query.diverse != nullptr ? 4 * k
+                                 : k;
 }
 
 HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
@@ -86,6 +125,8 @@ HttpResponse response_of_exception() {
     throw;
   } catch (const PipelineProblem& error) {
     return busy_response(error.what());
+  } catch (const NotServed& error) {
+    return error_response(404, error.what());
   } catch (const std::invalid_argument& error) {
     return refusal(error.what());
   } catch (const std::out_of_range& error) {
@@ -106,7 +147,8 @@ HttpResponse deadline_response() {
 }  // namespace
 
 std::string label_of(const std::string& path) {
-  return is_get_path(path) || path == kLookupPath || path == kScorePath
+  return is_get_path(path) ||
+          std::ranges::find(kPostPaths, path) != kPostPaths.end()
       ? path
       : "other";
 }
@@ -144,21 +186,22 @@ RequestHandler::Answer RequestHandler::handle(
     }
     return {.response = get(request.path)};
   }
-  if (request.path != kLookupPath && request.path != kScorePath) {
+  const auto found = std::ranges::find(kPostPaths, request.path);
+  if (found == kPostPaths.end()) {
     return {
         .response = error_response(
             404,
             fmt::format(
-                "There is no path '{}'. Choose one of {}, {} and {}.",
+                "There is no path '{}'. Choose one of {}, {}.",
                 shorten(request.path),
                 join_names(kGetPaths),
-                kLookupPath,
-                kScorePath))};
+                join_names(kPostPaths)))};
   }
   if (request.method != "POST") {
     return {.response = refuse_method(request, "POST")};
   }
-  if (request.path == kScorePath && !score_) {
+  const auto kind = static_cast<JobKind>(found - kPostPaths.begin());
+  if (kind == JobKind::kScore && !score_) {
     return {
         .response = error_response(
             404, "This server does not score. Send requests to /lookup.")};
@@ -166,11 +209,7 @@ RequestHandler::Answer RequestHandler::handle(
   if (!request.content_encoding.empty()) {
     return {.response = refuse_encoding(request)};
   }
-  return post(
-      request.path == kScorePath ? JobKind::kScore : JobKind::kLookup,
-      std::move(request.body),
-      now,
-      std::move(reply));
+  return post(kind, std::move(request.body), now, std::move(reply));
 }
 
 HttpResponse RequestHandler::get(const std::string& path) {
@@ -191,7 +230,13 @@ HttpResponse RequestHandler::get(const std::string& path) {
     if (!context.problem.empty()) {
       status.problem = context.problem;
     }
-    return {.body = version_text(context, status)};
+    const bool has_items = version->impl().items != nullptr;
+    return {
+        .body = version_text(
+            context,
+            status,
+            has_items ? describe_recommend({context, score_ != nullptr})
+                      : Json())};
   }
   return {
       .body = metrics_.text(
@@ -267,6 +312,15 @@ void RequestHandler::run() {
     }
     if (jobs.front()->kind == JobKind::kScore) {
       score(std::move(jobs));
+    } else if (jobs.front()->kind == JobKind::kRecommend) {
+      constexpr int kMaxAttempts = 3;
+      for (int i = 0; i < kMaxAttempts && !jobs.empty(); ++i) {
+        jobs = recommend(jobs);
+      }
+      for (const JobPtr& job : jobs) {
+        job->reply(busy_response(
+            "New versions arrived during the request. Try again."));
+      }
     } else {
       jobs.front()->reply(look_up(*jobs.front()));
     }
@@ -298,12 +352,32 @@ RequestContext RequestHandler::context_of(const Version& version, bool waits) {
           options_.inputs ? options_.inputs() : std::vector<ScoreInputInfo>()};
 }
 
-std::shared_ptr<const Version> RequestHandler::version_of_scores() const {
+std::shared_ptr<const Version> RequestHandler::version_of_functions() const {
   std::shared_ptr<const Version> version =
       options_.version ? options_.version() : reader_->version();
   TESSERA_CHECK(
       version != nullptr,
-      "[ServerOptions] version: the function returned nullptr. Return the version that the score function uses.");
+      "[ServerOptions] version: the function returned nullptr. Return the version that the functions use.");
+  return version;
+}
+
+std::shared_ptr<const Version> RequestHandler::version_of_items() const {
+  std::shared_ptr<const Version> version = reader_->version();
+  const auto has_items = [&] { return version->impl().items != nullptr; };
+  if (has_items() &&
+      (!version->query_program().empty() ||
+       (score_ && version->impl().items->items().file().num_candidates > 0))) {
+    version = version_of_functions();
+  }
+  if (!has_items()) {
+    throw NotServed(fmt::format(
+        "Version {} has no items to recommend. Publish it with PublishOptions::items.",
+        version->number()));
+  }
+  if (!version->query_program().empty() && !options_.query) {
+    throw NotServed(
+        "This server can't run the program that gives the vectors of users. Make it with a ProgramScorer.");
+  }
   return version;
 }
 
@@ -316,7 +390,7 @@ bool RequestHandler::has_pipeline_of(
       version == context.version.number()) {
     return true;
   }
-  const std::shared_ptr<const Version> newest = version_of_scores();
+  const std::shared_ptr<const Version> newest = version_of_functions();
   const auto other = pipelines_.pipeline_of(*newest).get().pipeline;
   return newest->number() == version && other != nullptr &&
       other->checksum == context.pipeline->checksum;
@@ -329,7 +403,7 @@ void RequestHandler::score(std::vector<JobPtr> jobs) {
   std::erase_if(jobs, [&](const JobPtr& job) {
     try {
       if (!context) {
-        version = version_of_scores();
+        version = version_of_functions();
         context.emplace(context_of(*version));
       }
       requests.push_back(
@@ -345,48 +419,169 @@ void RequestHandler::score(std::vector<JobPtr> jobs) {
   }
 }
 
+template <class Result>
+std::vector<Outcome<Result>> RequestHandler::call(
+    const std::function<std::vector<Result>(std::span<const ScoreRequest>)>&
+        function,
+    std::span<const ScoreRequest> requests) {
+  std::vector<Outcome<Result>> outcomes;
+  while (!requests.empty()) {
+    const auto batch = requests.first(
+        std::min(requests.size(), static_cast<size_t>(options_.max_batch)));
+    requests = requests.subspan(batch.size());
+    metrics_.count_batch(batch.size());
+    try {
+      std::vector<Result> results = function(batch);
+      TESSERA_CHECK(
+          results.size() == batch.size(),
+          "a function gave {} results for {} requests",
+          results.size(),
+          batch.size());
+      for (Result& result : results) {
+        outcomes.push_back({.result = std::move(result)});
+      }
+    } catch (...) {
+      if (batch.size() == 1) {
+        outcomes.push_back({.error = std::current_exception()});
+        continue;
+      }
+      // One wrong request should not fail the others.
+      for (size_t i = 0; i < batch.size(); ++i) {
+        outcomes.push_back(call(function, batch.subspan(i, 1)).front());
+      }
+    }
+  }
+  return outcomes;
+}
+
 void RequestHandler::score_together(
     std::span<const ScoreRequest> requests,
     std::span<const JobPtr> jobs,
     const RequestContext& context) {
-  metrics_.count_batch(requests.size());
-  std::vector<ScoreResult> results;
-  try {
-    results = score_(requests);
-    TESSERA_CHECK(
-        results.size() == requests.size(),
-        "the score function gave {} results for {} requests",
-        results.size(),
-        requests.size());
-  } catch (...) {
-    if (requests.size() == 1) {
-      jobs.front()->reply(response_of_exception());
-      return;
-    }
-    // One wrong request should not fail the others.
-    for (size_t i = 0; i < requests.size(); ++i) {
-      score_together(requests.subspan(i, 1), jobs.subspan(i, 1), context);
-    }
-    return;
-  }
+  const auto outcomes = call(score_, requests);
   for (size_t i = 0; i < requests.size(); ++i) {
     HttpResponse response;
     try {
-      if (jobs[i]->has_columns &&
-          !has_pipeline_of(context, results[i].version)) {
+      const ScoreResult& result = outcomes[i].get();
+      if (jobs[i]->has_columns && !has_pipeline_of(context, result.version)) {
         response = busy_response(
             "A version with another pipeline arrived during the request. Try again.");
-      } else if (results[i].error.empty()) {
-        response.body = write_score_result(results[i], requests[i]);
+      } else if (result.error.empty()) {
+        response.body = write_score_result(result, requests[i]);
         metrics_.count_candidates(requests[i].num_candidates);
       } else {
-        response = refusal(results[i].error);
+        response = refusal(result.error);
       }
     } catch (...) {
       response = response_of_exception();
     }
     jobs[i]->reply(std::move(response));
   }
+}
+
+std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
+  struct Waiting {
+    JobPtr job = {};
+    RecommendBody body = {};
+    // Places in the vectors of the steps.
+    std::optional<size_t> place = {};
+    std::optional<size_t> ranking = {};
+  };
+  std::vector<Waiting> all;
+  for (const JobPtr& job : jobs) {
+    all.push_back({.job = job});
+  }
+  std::vector<JobPtr> interrupted;
+  // Those for which a step fails are answered, and miss the next steps.
+  const auto for_each = [&](auto step) {
+    std::vector<Waiting> left;
+    for (Waiting& one : all) {
+      try {
+        step(one);
+        left.push_back(std::move(one));
+      } catch (const VersionChanged&) {
+        interrupted.push_back(one.job);
+      } catch (...) {
+        one.job->reply(response_of_exception());
+      }
+    }
+    all = std::move(left);
+  };
+
+  std::shared_ptr<const Version> version;
+  std::optional<RecommendContext> context;
+  std::vector<ScoreRequest> users;
+  for_each([&](Waiting& one) {
+    if (!context) {
+      version = version_of_items();
+      context.emplace(context_of(*version), score_ != nullptr);
+    }
+    one.body = read_recommend_request(one.job->body, *context);
+    if (context->has_query &&
+        context->search.from_of(one.body.request, /*has_program=*/true) ==
+            RecommendedFrom::kQuery) {
+      one.place = users.size();
+      users.push_back(
+          {.user = select_inputs(one.body.inputs, context->query_inputs)});
+    }
+  });
+
+  const auto vectors = call(options_.query, users);
+  std::vector<ItemSearch::Query> queries;
+  int64_t count = 1;
+  for_each([&](Waiting& one) {
+    RecommendRequest request = one.body.request;
+    if (one.place) {
+      const QueryResult& result = vectors[*one.place].get();
+      const auto vector =
+          numbers_of(result, result.vector, context->search.dim(), *version);
+      request.vector.assign(vector.begin(), vector.end());
+    }
+    queries.push_back(
+        context->search.prepare(std::move(request), "[/recommend]"));
+    one.place = queries.size() - 1;
+    count = std::max(count, num_rows(queries.back(), *context));
+  });
+
+  std::vector<std::vector<ScoredRow>> found;
+  std::vector<ScoreRequest> rankings;
+  for_each([&](Waiting& one) {
+    if (found.empty()) {
+      metrics_.count_search(queries.size());
+      found = context->search.search(queries, count);
+    }
+    const ItemSearch::Query& query = queries[*one.place];
+    std::vector<ScoredRow>& rows = found[*one.place];
+    if (context->is_ranked && query.from != RecommendedFrom::kPopularity &&
+        !rows.empty()) {
+      // More rows may have been searched for other requests.
+      rows.resize(std::min(
+          rows.size(), static_cast<size_t>(num_rows(query, *context))));
+      one.ranking = rankings.size();
+      rankings.push_back(make_score_request(one.body, rows, *context));
+    }
+  });
+
+  const auto scores = call(score_, rankings);
+  for_each([&](Waiting& one) {
+    std::vector<ScoredRow>& rows = found[*one.place];
+    if (one.ranking) {
+      const ScoreResult& result = scores[*one.ranking].get();
+      const auto ranked =
+          numbers_of(result, result.scores, std::ssize(rows), *version);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        rows[i].score = ranked[i];
+      }
+      metrics_.count_candidates(std::ssize(rows));
+      sort_by_score(rows);
+    }
+    const RecommendResult result = context->search.result(
+        queries[*one.place], rows, one.ranking.has_value());
+    std::string body = write_recommend_result(one.body, result, *context);
+    metrics_.count_items(result.ids.size());
+    one.job->reply({.body = std::move(body)});
+  });
+  return interrupted;
 }
 
 }  // namespace tessera::serving

@@ -6,11 +6,13 @@
 
 #include "packages/serving/src/server/http_message.h"
 #include "packages/serving/src/server/published_pipeline.h"
+#include "packages/serving/src/server/recommend_json.h"
 #include "packages/serving/src/server/request_json.h"
 #include "packages/serving/src/server/request_queue.h"
 #include "packages/serving/src/server/server_metrics.h"
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +22,20 @@
 #include <vector>
 
 namespace tessera::serving {
+
+/// The result of a function for a request, or its exception.
+template <class Result>
+struct Outcome {
+  Result result = {};
+  std::exception_ptr error = {};
+
+  const Result& get() const {
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
+    return result;
+  }
+};
 
 /// Answers requests, at once or by a thread that looks up and scores what waits in a queue.
 class RequestHandler {
@@ -65,14 +81,24 @@ class RequestHandler {
   void run();
   HttpResponse look_up(const Job& job);
   void score(std::vector<JobPtr> jobs);
+  // Returns the jobs during which a new version came.
+  std::vector<JobPtr> recommend(const std::vector<JobPtr>& jobs);
   void score_together(
       std::span<const ScoreRequest> requests,
       std::span<const JobPtr> jobs,
       const RequestContext& context);
+  // The results of a function, with max_batch requests in each call.
+  template <class Result>
+  std::vector<Outcome<Result>> call(
+      const std::function<std::vector<Result>(std::span<const ScoreRequest>)>&
+          function,
+      std::span<const ScoreRequest> requests);
   // Without `waits`, the context may lack a pipeline that is still being read.
   RequestContext context_of(const Version& version, bool waits = true);
-  // The version that the score function uses.
-  std::shared_ptr<const Version> version_of_scores() const;
+  // The version that the functions use.
+  std::shared_ptr<const Version> version_of_functions() const;
+  // The same, or the newest version if /recommend needs no function.
+  std::shared_ptr<const Version> version_of_items() const;
   bool has_pipeline_of(const RequestContext& context, int64_t version);
 
   std::shared_ptr<Reader> reader_;

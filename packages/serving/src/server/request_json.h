@@ -8,6 +8,8 @@
 #include "packages/serving/src/server/request_values.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,16 +38,21 @@ ScoreRequest read_score_request(
     const RequestContext& context,
     bool& has_columns);
 
+/// Checks the numbers that a function has given.
+/// Errors:  std::runtime_error if there are not `count`, or for one that is not finite.
+void check_numbers(std::span<const float> numbers, int64_t count);
+
 /// The body of the answer to /score.
 /// Errors:  std::runtime_error for a result that does not fit the request.
 std::string write_score_result(
     const ScoreResult& result,
     const ScoreRequest& request);
 
-/// The body of /version.
+/// The body of /version. `recommend` is what it says about /recommend.
 std::string version_text(
     const RequestContext& context,
-    const ReaderStatus& status);
+    const ReaderStatus& status,
+    Json recommend);
 
 /// The body of /healthz.
 std::string health_text(const Version& version, const ReaderStatus& status);

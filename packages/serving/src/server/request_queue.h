@@ -5,6 +5,8 @@
 
 #include "packages/serving/src/server/http_message.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -19,7 +21,7 @@
 
 namespace tessera::serving {
 
-enum class JobKind { kLookup, kScore };
+enum class JobKind { kLookup, kScore, kRecommend };
 
 /// A request that waits for a thread.
 struct Job {
@@ -48,12 +50,11 @@ class RequestQueue {
     if (is_closed_) {
       return Push::kClosed;
     }
-    if (std::ssize(lookups_) + std::ssize(scores_) >= options_.max_queue) {
+    if (count() >= static_cast<size_t>(options_.max_queue)) {
       return Push::kFull;
     }
     job->number = next_++;
-    (job->kind == JobKind::kScore ? scores_ : lookups_)
-        .emplace(job->number, job);
+    jobs_of(job->kind).emplace(job->number, job);
     has_changed_.notify_one();
     return Push::kAdded;
   }
@@ -61,23 +62,23 @@ class RequestQueue {
   /// Returns whether the job was still waiting. If so, no thread will take it.
   bool remove(const Job& job) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return (job.kind == JobKind::kScore ? scores_ : lookups_)
-               .erase(job.number) != 0;
+    return jobs_of(job.kind).erase(job.number) != 0;
   }
 
-  /// Waits for requests, and returns the oldest one. If it is a request for scores,
-  /// further requests for scores are returned with it: at most max_batch in all, and no
-  /// more once their bodies have max_batch_bytes. Returns nothing after close(), when all
-  /// requests are taken.
+  /// Waits for requests, and returns the oldest one. If it is no lookup, further requests of
+  /// its kind are returned with it: at most max_batch, or 32 for lists of items, and no more
+  /// once their bodies have max_batch_bytes. Returns nothing after close(), when all requests
+  /// are taken.
   std::vector<JobPtr> take() {
+    constexpr int64_t kMaxRecommend = 32;
     std::unique_lock<std::mutex> lock(mutex_);
-    has_changed_.wait(lock, [this] {
-      return is_closed_ || !lookups_.empty() || !scores_.empty();
+    has_changed_.wait(lock, [this] { return is_closed_ || count() > 0; });
+    Jobs& waiting = *std::ranges::min_element(waiting_, {}, [this](auto& jobs) {
+      return jobs.empty() ? next_ : jobs.begin()->first;
     });
-    const bool has_score = !scores_.empty() &&
-        (lookups_.empty() || scores_.begin()->first < lookups_.begin()->first);
-    std::map<uint64_t, JobPtr>& waiting = has_score ? scores_ : lookups_;
-    const int64_t max_taken = has_score ? options_.max_batch : 1;
+    const int64_t max_taken = &waiting == &jobs_of(JobKind::kLookup) ? 1
+        : &waiting == &jobs_of(JobKind::kScore) ? options_.max_batch
+                                                : kMaxRecommend;
     std::vector<JobPtr> taken;
     int64_t bytes = 0;
     while (std::ssize(taken) < max_taken && bytes < options_.max_batch_bytes &&
@@ -97,15 +98,27 @@ class RequestQueue {
 
   size_t size() const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return lookups_.size() + scores_.size();
+    return count();
   }
 
  private:
+  using Jobs = std::map<uint64_t, JobPtr>;
+
+  Jobs& jobs_of(JobKind kind) {
+    return waiting_.at(static_cast<size_t>(kind));
+  }
+  size_t count() const {
+    size_t count = 0;
+    for (const Jobs& jobs : waiting_) {
+      count += jobs.size();
+    }
+    return count;
+  }
+
   const ServerOptions& options_;
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable has_changed_;
-  std::map<uint64_t, JobPtr> lookups_;
-  std::map<uint64_t, JobPtr> scores_;
+  std::array<Jobs, 3> waiting_;  // by kind
   uint64_t next_ = 0;
   bool is_closed_ = false;
 };

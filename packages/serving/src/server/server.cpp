@@ -80,6 +80,9 @@ void check_options(const Reader* reader, const ServerOptions& options) {
   check_count("max_ids", options.max_ids, int64_t{1} << 30);
   check_seconds("request_seconds", options.request_seconds);
   check_seconds("idle_seconds", options.idle_seconds);
+  TESSERA_CHECK_VALUE(
+      !options.query || options.query_inputs,
+      "[Server] query needs query_inputs, which lists its inputs. Set both.");
   for (const auto& [name, function] : options.functions) {
     check_function(name, function);
   }

@@ -29,9 +29,11 @@ constexpr const char* kText =
 # TYPE tessera_requests_total counter
 {requests}# HELP tessera_request_seconds Time from the last byte of a request to its response.
 # TYPE tessera_request_seconds histogram
-{seconds}# HELP tessera_batch_requests Requests that one call of the score function gets.
+{seconds}# HELP tessera_batch_requests Requests that one call of the score function or of the query function gets.
 # TYPE tessera_batch_requests histogram
-{batches}# HELP tessera_rejected_total Requests and connections that were refused, by reason.
+{batches}# HELP tessera_search_requests Requests of /recommend that read the items together.
+# TYPE tessera_search_requests histogram
+{searches}# HELP tessera_rejected_total Requests and connections that were refused, by reason.
 # TYPE tessera_rejected_total counter
 {rejected}# HELP tessera_queue_length Requests that wait for a thread.
 # TYPE tessera_queue_length gauge
@@ -57,6 +59,9 @@ tessera_candidates_total {candidates}
 # HELP tessera_lookups_total Ids that /lookup has looked up.
 # TYPE tessera_lookups_total counter
 tessera_lookups_total {lookups}
+# HELP tessera_items_total Items that /recommend has returned.
+# TYPE tessera_items_total counter
+tessera_items_total {items}
 )";
 
 }  // namespace
@@ -124,6 +129,16 @@ void ServerMetrics::count_lookups(size_t ids) {
   lookups_ += ids;
 }
 
+void ServerMetrics::count_search(size_t requests) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  searches_.add(static_cast<double>(requests), kBatchBounds);
+}
+
+void ServerMetrics::count_items(size_t items) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  items_ += items;
+}
+
 std::string ServerMetrics::text(const MetricsNow& now) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string requests;
@@ -145,6 +160,8 @@ std::string ServerMetrics::text(const MetricsNow& now) const {
   }
   std::string batches;
   batches_.write(batches, "tessera_batch_requests", "", kBatchBounds);
+  std::string searches;
+  searches_.write(searches, "tessera_search_requests", "", kBatchBounds);
   std::string rejected;
   for (size_t i = 0; i < kReasons.size(); ++i) {
     fmt::format_to(
@@ -158,6 +175,7 @@ std::string ServerMetrics::text(const MetricsNow& now) const {
       fmt::arg("requests", requests),
       fmt::arg("seconds", seconds),
       fmt::arg("batches", batches),
+      fmt::arg("searches", searches),
       fmt::arg("rejected", rejected),
       fmt::arg("queue_length", now.queue_length),
       fmt::arg("connections", connections_),
@@ -166,7 +184,8 @@ std::string ServerMetrics::text(const MetricsNow& now) const {
       fmt::arg("step", now.step),
       fmt::arg("taken", now.taken),
       fmt::arg("candidates", candidates_),
-      fmt::arg("lookups", lookups_));
+      fmt::arg("lookups", lookups_),
+      fmt::arg("items", items_));
 }
 
 }  // namespace tessera::serving

@@ -47,6 +47,9 @@ class ServerMetrics {
   void count_batch(size_t requests);
   void count_candidates(int64_t candidates);
   void count_lookups(size_t ids);
+  /// Counts the requests whose items are searched together, and the items of an answer.
+  void count_search(size_t requests);
+  void count_items(size_t items);
 
   /// All counters in the text format 0.0.4 of Prometheus.
   std::string text(const MetricsNow& now) const;
@@ -74,6 +77,8 @@ class ServerMetrics {
   int64_t connections_ = 0;
   uint64_t candidates_ = 0;
   uint64_t lookups_ = 0;
+  Histogram searches_;
+  uint64_t items_ = 0;
 };
 
 }  // namespace tessera::serving

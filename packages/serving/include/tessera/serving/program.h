@@ -11,6 +11,12 @@
 
 namespace tessera::serving {
 
+/// The programs that a version may have.
+enum class PublishedProgram {
+  kScores,  // PublishOptions::program
+  kQuery  // PublishedItems::query
+};
+
 // snippet: packages/serving/tests/program_test.cpp Program
 /// The dense part of one version of a published model: the file of export_dense_pt2() with
 /// the dense weights of the version.
@@ -29,14 +35,15 @@ namespace tessera::serving {
 /// damage, but not who wrote a file.
 class Program {
  public:
-  /// Loads the program. If `before` has the same base, the two share the program that was
+  /// Loads a program of the version. If `before` is that of a version with the same base, the two share the program that was
   /// read. If their packages of AOTInductor have the same bytes, a loaded package that no
   /// version uses any more is used again. Then only the weights are new.
   /// Errors:  c10::ValueError for a version without a program, for files that can't be
   ///          loaded, and for a weight that the version does not have, naming the weight.
   explicit Program(
       std::shared_ptr<const Version> version,
-      std::shared_ptr<const Program> before = {});
+      std::shared_ptr<const Program> before = {},
+      PublishedProgram which = PublishedProgram::kScores);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;

@@ -37,15 +37,21 @@ class ProgramScorer {
   std::vector<ScoreResult> operator()(
       std::span<const ScoreRequest> requests) const;
 
+  /// The vectors of users, for /recommend: the first output of PublishedItems::query for the
+  /// inputs of each user.
+  std::vector<QueryResult> query(std::span<const ScoreRequest> requests) const;
+
   /// The inputs that a request must have, for GET /version. While a new version is not
-  /// loaded yet, these are the inputs of the previous version.
+  /// loaded yet, these are the inputs of the previous version. None: no program.
   std::vector<ScoreInputInfo> inputs() const;
+  /// The same for query().
+  std::vector<ScoreInputInfo> query_inputs() const;
 
   /// The version that scores now. While a newer one is not loaded yet, it is the previous
   /// one.
   std::shared_ptr<const Version> version() const;
 
-  /// The program of the newest version.
+  /// The program of the newest version, or nullptr if it has only PublishedItems::query.
   std::shared_ptr<const Program> program() const;
 
  private:

@@ -110,8 +110,10 @@ class TESSERA_SERVING_API Version {
   std::string_view program() const;
   /// The bytes of PublishOptions::compiled_program. Empty: none.
   std::string_view compiled_program() const;
-  /// Keeps the bytes of pipeline(), program() and compiled_program() alive. All versions of
-  /// a base share this memory.
+  /// The bytes of PublishedItems::query, for Program. Empty: none.
+  std::string_view query_program() const;
+  /// Keeps the bytes of pipeline() and of the programs alive. All versions of a base share
+  /// this memory.
   std::shared_ptr<const void> base_memory() const;
 
   /// The number of a feature in features(). It is the same in all versions of a training.

@@ -51,6 +51,16 @@ struct ScoreResult {
   std::string error = {};
 };
 
+/// The vector of one user.
+struct QueryResult {
+  /// The version that has given the vector.
+  int64_t version = 0;
+  /// If a number is not finite, the client gets status 500.
+  std::vector<float> vector = {};  // [dim]
+  /// As ScoreResult::error.
+  std::string error = {};
+};
+
 /// Scores requests that came at about the same time, and gives one result per request. The
 /// threads of the server may call it at the same time. After an exception for several
 /// requests, it is called again with each of them alone. The client then gets the message
@@ -58,6 +68,10 @@ struct ScoreResult {
 /// exception, it gets only "internal error" with status 500.
 using ScoreFunction =
     std::function<std::vector<ScoreResult>(std::span<const ScoreRequest>)>;
+
+/// The same for the vectors of users. The requests have no candidates.
+using QueryFunction =
+    std::function<std::vector<QueryResult>(std::span<const ScoreRequest>)>;
 
 // snippet: packages/serving/tests/server_test.cpp ScoreInputInfo
 /// An input that a score function takes.
@@ -114,7 +128,7 @@ struct ServerOptions {
   int64_t threads = 1;
   /// The requests that may wait for a thread. A request beyond them gets status 503 at once.
   int64_t max_queue = 256;
-  /// The requests that one call of the score function gets, at most.
+  /// The requests that one call of the score function or of `query` gets, at most.
   int64_t max_batch = 16;
   /// A batch gets no more requests once their bodies have this many bytes, because requests
   /// of hundreds of candidates would only wait for each other.
@@ -132,13 +146,18 @@ struct ServerOptions {
   double request_seconds = 5.0;
   /// The time that a connection may be idle.
   double idle_seconds = 60.0;
-  /// Lists the inputs of the score function for GET /version, and for the pipeline, which
-  /// then makes only these. Several threads may call it at the same time. Empty: GET
+  /// Lists the inputs of the score function for GET /version, for the pipeline, which then
+  /// makes only these, and for /recommend, which sends only these. Several threads may call it at the same time. Empty: GET
   /// /version lists none, and the pipeline makes all, unless the score function is a
   /// ProgramScorer.
   std::function<std::vector<ScoreInputInfo>()> inputs = {};
-  /// The version that the score function uses, whose pipeline takes raw values. Empty: the
-  /// newest one of the reader, unless the score function is a ProgramScorer. The function
+  /// Gives /recommend the vectors of users for versions with PublishedItems::query. Empty: no
+  /// such version is served, unless the score function is a ProgramScorer.
+  QueryFunction query = {};
+  /// Lists the inputs of `query`, which gets only these. Needed with `query`.
+  std::function<std::vector<ScoreInputInfo>()> query_inputs = {};
+  /// The version that the functions use, whose pipeline takes raw values. Empty: the newest
+  /// one of the reader, unless the score function is a ProgramScorer. The function
   /// must not return nullptr. If ScoreResult::version has another pipeline, the client gets
   /// status 503.
   std::function<std::shared_ptr<const Version>()> version = {};
@@ -194,9 +213,19 @@ struct ServerOptions {
 ///                  of a column of the pipeline has raw values: text, numbers, lists, null.
 ///                  In each object, "columns" may have an object of only raw values, and
 ///                  "inputs" one of only ids and numbers.
+///   POST /recommend  {"user":{"user":42},"k":20,"where":"year >= 1990","exclude_seen":true} ->
+///                  {"version":7,"ids":[...],"items":[...],"scores":[...],"passed":310,
+///                  "from":"query"}, best first. "user" is as in /score, also with lists of
+///                  items. It may be left out. The keys are those of RecommendRequest, with
+///                  "diversity":{"column":"genre","max_per_value":2}. "show":["title"] adds
+///                  {"shown":{"title":[...]}}. "exclude" and "choose_from" have ids, or what
+///                  "items" has: the raw values of items, if the pipeline makes ids from one
+///                  column that is also an attribute. {"ids":[...]} always has ids.
 ///
 /// A wrong request gets {"error":"..."} with a status of 400 and above. Requests of /score
-/// that are waiting are scored in one call. No request waits for others to arrive.
+/// that are waiting are scored in one call, and up to 32 of /recommend read the items once.
+/// No request waits for others to arrive. An answer is of one version. If new versions arrive
+/// during three attempts of /recommend, the client gets status 503.
 ///
 /// The bodies of all requests and answers may have 1 GiB together. They count from the first
 /// byte that is received to the last one that is sent. A client whose request or answer goes
@@ -257,6 +286,14 @@ class TESSERA_SERVING_API Server {
                   }) {
       if (!options.version) {
         options.version = [scorer] { return scorer.version(); };
+      }
+    }
+    if constexpr (requires { scorer.query_inputs(); }) {
+      if (!options.query) {
+        options.query = [scorer](std::span<const ScoreRequest> requests) {
+          return scorer.query(requests);
+        };
+        options.query_inputs = [scorer] { return scorer.query_inputs(); };
       }
     }
     return options;

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of requests of /recommend and of their answers, in JSON.
+#pragma once
+
+#include <tessera/serving/recommend.h>
+#include <tessera/serving/server.h>
+
+#include "packages/search/src/scan/item_attributes.h"
+#include "packages/search/src/scan/row_scan.h"
+#include "packages/serving/src/reader/published_items.h"
+#include "packages/serving/src/server/request_values.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::serving {
+
+inline constexpr const char* kRecommendWhere = "/recommend";
+
+/// What a request of /recommend is read with. The version has items.
+struct RecommendContext {
+  /// `scores` is the context of /score.
+  RecommendContext(const RequestContext& scores, bool has_scores);
+
+  const ItemSearch& search;
+  RequestContext scores;
+  /// Lists the inputs that a user may have.
+  RequestContext user;
+  std::vector<ScoreInputInfo> query_inputs = {};
+  /// Whether the query function gives the vectors of users.
+  bool has_query = false;
+  /// Whether the score function scores the best items again.
+  bool is_ranked = false;
+  /// The columns from which the pipeline makes ids of items.
+  std::vector<std::string> item_columns = {};
+  /// The raw values of items, or nullptr if they have none.
+  const AttributeColumn* item_values = nullptr;
+};
+
+/// A request that has been read.
+struct RecommendBody {
+  RecommendRequest request = {};
+  Json user = Json::object();
+  std::vector<ScoreInput> inputs = {};  // of the user
+  std::vector<const AttributeColumn*> shown = {};
+};
+
+/// Errors:  as read_score_request().
+RecommendBody read_recommend_request(
+    std::string_view body,
+    const RecommendContext& context);
+
+/// The inputs that a function lists. All if it lists none.
+std::vector<ScoreInput> select_inputs(
+    const std::vector<ScoreInput>& inputs,
+    const std::vector<ScoreInputInfo>& listed);
+
+/// The request that scores these items of the catalogue for a user. Their inputs are their
+/// ids, and what the pipeline makes of their attributes.
+ScoreRequest make_score_request(
+    const RecommendBody& body,
+    std::span<const ScoredRow> items,
+    const RecommendContext& context);
+
+/// The body of the answer to /recommend.
+std::string write_recommend_result(
+    const RecommendBody& body,
+    const RecommendResult& result,
+    const RecommendContext& context);
+
+/// What /version says about /recommend.
+Json describe_recommend(const RecommendContext& context);
+
+}  // namespace tessera::serving
