@@ -287,11 +287,14 @@ ScoreRequest make_score_request(
   const PublishedItems& published = context.search.items();
   const ItemCatalogue& catalogue = published.catalogue();
   const std::string& item = published.file().item;
+  const ItemAttributes* attributes = published.attributes();
   IdLists ids;
   std::vector<int64_t> rows;
   for (const ScoredRow& row : items) {
     ids.ids.push_back(catalogue.id_of(row.number));
-    rows.push_back(catalogue.attribute_row(row.number));
+    if (attributes != nullptr) {
+      rows.push_back(catalogue.attribute_row(row.number));
+    }
   }
   // The user's own items are not those that are scored.
   Json user = body.user;
@@ -308,9 +311,9 @@ ScoreRequest make_score_request(
   of.inputs.push_back({.name = item, .is_of_user = true});
   RawColumns columns;
   const auto add = [&](const std::string& name) {
-    const auto* attribute = published.attributes() == nullptr
+    const AttributeColumn* attribute = attributes == nullptr
         ? nullptr
-        : find_named(published.attributes()->columns(), name);
+        : find_named(attributes->columns(), name);
     if (attribute != nullptr && columns.find(name) == nullptr) {
       columns.add(name, column_of(*attribute, rows));
     }

@@ -66,17 +66,6 @@ std::span<const float> numbers_of(
   return numbers;
 }
 
-// The number of rows that are searched for a query.
-int64_t num_rows(
-    const ItemSearch::Query& query,
-    const RecommendContext& context) {
-  const int64_t k = query.request.k;
-  return context.is_ranked
-      ? std::max(k, context.search.items().file().num_candidates)
-      : query.diverse != nullptr ? 4 * k
-                                 : k;
-}
-
 HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
   return error_response(
       405,
@@ -517,7 +506,7 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
       context.emplace(context_of(*version), score_ != nullptr);
     }
     one.body = read_recommend_request(one.job->body, *context);
-    if (context->has_query &&
+    if (context->has_query && !one.body.inputs.empty() &&
         context->search.from_of(one.body.request, /*has_program=*/true) ==
             RecommendedFrom::kQuery) {
       one.place = users.size();
@@ -528,7 +517,6 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
 
   const auto vectors = call(options_.query, users);
   std::vector<ItemSearch::Query> queries;
-  int64_t count = 1;
   for_each([&](Waiting& one) {
     RecommendRequest request = one.body.request;
     if (one.place) {
@@ -540,23 +528,24 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
     queries.push_back(
         context->search.prepare(std::move(request), "[/recommend]"));
     one.place = queries.size() - 1;
-    count = std::max(count, num_rows(queries.back(), *context));
   });
 
+  const int64_t num_candidates = context && context->is_ranked
+      ? context->search.items().file().num_candidates
+      : 0;
   std::vector<std::vector<ScoredRow>> found;
   std::vector<ScoreRequest> rankings;
   for_each([&](Waiting& one) {
     if (found.empty()) {
       metrics_.count_search(queries.size());
-      found = context->search.search(queries, count);
+      found = context->search.search(queries, num_candidates);
     }
     const ItemSearch::Query& query = queries[*one.place];
     std::vector<ScoredRow>& rows = found[*one.place];
-    if (context->is_ranked && query.from != RecommendedFrom::kPopularity &&
+    if (num_candidates > 0 && query.from != RecommendedFrom::kPopularity &&
         !rows.empty()) {
-      // More rows may have been searched for other requests.
-      rows.resize(std::min(
-          rows.size(), static_cast<size_t>(num_rows(query, *context))));
+      const auto size = std::max(query.request.k, num_candidates);
+      rows.resize(std::min(rows.size(), static_cast<size_t>(size)));
       one.ranking = rankings.size();
       rankings.push_back(make_score_request(one.body, rows, *context));
     }
