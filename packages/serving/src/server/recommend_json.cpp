@@ -284,7 +284,7 @@ ScoreRequest make_score_request(
     const RecommendBody& body,
     std::span<const ScoredRow> items,
     const RecommendContext& context) {
-  const PublishedItems& published = context.search.items();
+  const BaseItems& published = context.search.items();
   const ItemCatalogue& catalogue = published.catalogue();
   const std::string& item = published.file().item;
   const ItemAttributes* attributes = published.attributes();
@@ -399,7 +399,7 @@ std::string write_recommend_result(
 Json describe_recommend(const RecommendContext& context) {
   constexpr std::array kTypes{"int64", "float32", "text"};
   constexpr size_t kMaxExamples = 20;
-  const PublishedItems& items = context.search.items();
+  const BaseItems& items = context.search.items();
   const auto made = context.user.pipeline == nullptr
       ? std::vector<PublishedPipeline::Input>()
       : context.user.pipeline->inputs(context.user.inputs);

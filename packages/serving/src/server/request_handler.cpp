@@ -506,9 +506,12 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
       context.emplace(context_of(*version), score_ != nullptr);
     }
     one.body = read_recommend_request(one.job->body, *context);
+    const auto from = [&](bool has_program) {
+      return context->search.from_of(one.body.request, has_program);
+    };
     if (context->has_query && !one.body.inputs.empty() &&
-        context->search.from_of(one.body.request, /*has_program=*/true) ==
-            RecommendedFrom::kQuery) {
+        from(true) == RecommendedFrom::kQuery &&
+        from(false) != RecommendedFrom::kQuery) {
       one.place = users.size();
       users.push_back(
           {.user = select_inputs(one.body.inputs, context->query_inputs)});
