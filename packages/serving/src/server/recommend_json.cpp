@@ -417,8 +417,10 @@ Json describe_recommend(const RecommendContext& context) {
   if (items.attributes() != nullptr) {
     for (const AttributeColumn& column : items.attributes()->columns()) {
       Json examples = Json::array();
-      for (size_t i = 0; i < column.texts.size() && i < kMaxExamples; ++i) {
-        examples.push_back(std::string(column.texts[i]));
+      for (const std::string_view text : column.texts) {
+        if (!text.empty() && examples.size() < kMaxExamples) {
+          examples.push_back(std::string(text));
+        }
       }
       attributes.push_back(
           {{"name", std::string(column.name)},

@@ -97,12 +97,12 @@ std::string_view without_place(std::string_view message) {
   return has_place ? message.substr(end + 2) : message;
 }
 
-// A name in the brackets stays: [Columns 'year'] becomes "Columns 'year':".
+// Another place in the brackets stays: [Columns 'year'] becomes "Columns 'year':".
 HttpResponse refusal(std::string_view problem) {
   std::string text(without_place(problem));
-  const size_t end = text.find("'] ");
+  const size_t end = text.find("] ");
   if (text.starts_with('[') && end != std::string::npos) {
-    text = text.substr(1, end) + ":" + text.substr(end + 2);
+    text = text.substr(1, end - 1) + ":" + text.substr(end + 1);
   }
   return error_response(400, text);
 }
