@@ -45,11 +45,13 @@ FeaturePipeline film_pipeline() {
   return FeaturePipeline(
       {{"user", {"user"}, Vocabulary{.values = numbered("u", kUsers)}},
        {"film", {"title"}, Vocabulary{.values = numbered("f", kFilms)}},
+       {"words", {"title"}, Hash{.num_bins = 30}},
        {"genre",
         {"genre"},
         Vocabulary{.values = Texts{"drama", "crime", "comedy"}}},
        {"age", {"age"}, Normalize{.mean = 40, .variance = 100}},
-       {"year", {"year"}, Normalize{.mean = 1980, .variance = 400}}});
+       {"year", {"year"}, Normalize{.mean = 1980, .variance = 400}}},
+      {{"title", data::ColumnType::kText}});
 }
 
 // What is known about a film. The last film has no row in the attributes.
@@ -116,6 +118,7 @@ struct FilmModelImpl : torch::nn::Module {
         ->forward(
             {{"user", rows["user"]},
              {"film", rows["film"]},
+             {"words", rows["words"]},
              {"genre", rows["genre"]},
              {"age", age},
              {"year", year}})
@@ -192,23 +195,27 @@ Expected ranked_films(
       model->film_vectors().matmul(model->query_of(features, age).squeeze(0)),
       std::max(k, kCandidates),
       [](int64_t film) { return film % 2 == 1; });
-  const Texts known{"drama", "crime", "comedy"};
-  at::Tensor genres = at::zeros({kFilms}, at::kLong);
-  at::Tensor years = at::zeros({kFilms, 1});
-  for (int64_t film = 0; film < kFilms; ++film) {
-    const Film of(film);
-    const auto found = std::ranges::find(known, of.genre);
-    if (of.has_row && found != known.end()) {
-      genres[film] = kReserved + (found - known.begin());
-    }
-    if (of.has_row && of.year != kMissing) {
-      years[film][0] = static_cast<float>(of.year - 1980) / 20;
-    }
+  Texts titles;
+  Texts genres;
+  std::vector<int64_t> years;
+  for (int64_t i = 0; i < kFilms; ++i) {
+    const Film film(i);
+    titles.push_back(film.has_row ? "f" + std::to_string(i) : "");
+    genres.push_back(film.has_row ? film.genre : "");
+    years.push_back(film.has_row ? film.year : kMissing);
   }
+  const data::PipelineBatch films =
+      film_pipeline().apply_present(test::columns_of(
+          {{"title", test::text(titles)},
+           {"genre", test::text(genres)},
+           {"year", test::integers(years)}}));
   const at::Tensor scores = model->forward(
-      {{"user", features["user"]}, {"film", film_ids()}, {"genre", genres}},
+      {{"user", features["user"]},
+       {"film", film_ids()},
+       {"words", films.features["words"]},
+       {"genre", films.features["genre"]}},
       age,
-      years);
+      films.dense.narrow(1, 1, 1));
   return best_films(
       scores,
       k,
@@ -266,6 +273,7 @@ class RecommendServerTest : public ::testing::Test {
         .features =
             {{"user", at::tensor({3}, at::kLong)},
              {"film", at::tensor({2, 3, 4}, at::kLong)},
+             {"words", at::tensor({2, 3, 4}, at::kLong)},
              {"genre", at::tensor({2, 3, 1}, at::kLong)}},
         .inputs = {at::rand({1, 1}), at::rand({3, 1})}};
     model_->eval();
@@ -577,7 +585,7 @@ TEST_F(RecommendServerTest, WrongBodiesAreNamed) {
   const std::vector<std::pair<std::string, std::string>> bodies{
       {"[]", "an object"},
       {R"({"users":{}})", "unknown key 'users'"},
-      {R"({"user":[1]})", "'user': expected an object with the inputs"},
+      {R"({"user":[1]})", "user: expected an object with the inputs"},
       {R"({"user":{"country":"fr"}})", "user.country: expected"},
       {R"({"user":{"country":3}})", "there is no input 'country' of a user"},
       {R"({"user":{"genre":"drama","user":7}})", "user.user: expected text"},
@@ -587,30 +595,30 @@ TEST_F(RecommendServerTest, WrongBodiesAreNamed) {
       {R"({"k":0})", "k must be in [1, 60]"},
       {R"({"k":61})", "k must be in [1, 60]"},
       {R"({"k":1000000000000})", "at most 500 ids"},
-      {R"({"k":1.5})", "'k': expected a whole number"},
-      {R"({"k":"9"})", "'k': expected a whole number"},
-      {R"({"exclude_seen":1})", "'exclude_seen': expected true or false"},
+      {R"({"k":1.5})", "request.k: expected a whole number"},
+      {R"({"k":"9"})", "request.k: expected a whole number"},
+      {R"({"exclude_seen":1})", "request.exclude_seen: expected true or false"},
       {R"({"exclude_seen":true})", "exclude_seen needs the items of the user"},
-      {R"({"where":7})", "'where': expected a string"},
+      {R"({"where":7})", "request.where: expected a string"},
       {R"({"where":"color = 'red'"})", "there is no column 'color'"},
       {R"({"where":"year = 'x'"})", "year"},
       {R"({"where":"year ="})", "where"},
       {R"({"exclude":"f1"})", "exclude: expected a list"},
       {R"({"exclude":[["f1"]]})", "exclude: expected a list of items"},
       {R"({"exclude":[3]})", "exclude.title: expected text"},
-      {R"({"exclude":{"id":[3]}})", "'exclude': unknown key 'id'"},
+      {R"({"exclude":{"id":[3]}})", "exclude: unknown key 'id'"},
       {R"({"exclude":{"ids":["f1"]}})", "exclude.ids: expected an id"},
       {R"({"choose_from":["f1","f99"]})", "has no item \\\"f99\\\""},
       {R"({"choose_from":{"ids":[1152921504606846976]}})",
        "has no item 1152921504606846976"},
-      {R"({"diversity":2})", "'diversity': expected an object"},
+      {R"({"diversity":2})", "request.diversity: expected an object"},
       {R"({"diversity":{"max_per_value":2}})", "missing key 'column'"},
       {R"({"diversity":{"column":"tags"}})", "'tags' has lists"},
       {R"({"diversity":{"column":"genre","max_per_value":0}})",
        "max_per_value >= 1"},
       {R"({"diversity":{"column":"genre","max_per_value":"2"}})",
-       "'diversity.max_per_value': expected a whole number"},
-      {R"({"show":"title"})", "'show': expected a list"},
+       "request.diversity.max_per_value: expected a whole number"},
+      {R"({"show":"title"})", "request.show: expected a list"},
       {R"({"show":["title","color"]})", "show: there is no column 'color'"}};
   for (const auto& [body, text] : bodies) {
     SCOPED_TRACE(body);
@@ -796,8 +804,8 @@ TEST_F(RecommendServerTest, WaitingRequestsAreSearchedTogether) {
     }
   }
   const std::string metrics = HttpClient(server_->port()).get("/metrics").body;
-  EXPECT_CONTAINS(metrics, "tessera_search_requests_count 1\n");
-  EXPECT_CONTAINS(metrics, "tessera_search_requests_sum 9\n");
+  EXPECT_CONTAINS(metrics, "tessera_batch_requests_count 2\n");
+  EXPECT_CONTAINS(metrics, "tessera_batch_requests_sum 10\n");
   EXPECT_CONTAINS(metrics, "tessera_items_total 50\n");
   EXPECT_CONTAINS(
       metrics, R"(tessera_requests_total{path="/recommend",code="200"} 9)");

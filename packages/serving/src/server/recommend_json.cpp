@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <optional>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -14,25 +16,23 @@ namespace tessera::serving {
 
 namespace {
 
-// Reads the value of a key that the request may have. `place` is where the key is.
-template <class T>
-void read_value(
-    const Json& json,
-    const char* key,
-    T& value,
-    const std::string& place = "") {
-  if (json.contains(key)) {
-    value = JsonValue<T>::read(json[key], "'" + place + key + "'");
-  }
-}
+struct DiversityFields {
+  std::string column = {};
+  int64_t max_per_value = RecommendRequest().max_per_value;
 
-void read_diversity(const Json& json, RecommendRequest& request) {
-  const std::string where = "'diversity'";
-  check_known_keys(json, {"column", "max_per_value"}, where);
-  field_of(json, "column", where);
-  read_value(json, "column", request.diverse_column, "diversity.");
-  read_value(json, "max_per_value", request.max_per_value, "diversity.");
-}
+  TESSERA_FIELDS(column, max_per_value)
+};
+
+// The keys of a request that need no version to be read.
+struct RecommendFields {
+  int64_t k = RecommendRequest().k;
+  std::string where = {};
+  bool exclude_seen = false;
+  std::optional<DiversityFields> diversity = {};
+  std::vector<std::string> show = {};
+
+  TESSERA_FIELDS(k, where, exclude_seen, diversity, show)
+};
 
 // Reads a list of raw values or ids of items.
 std::vector<int64_t> read_items(
@@ -41,39 +41,33 @@ std::vector<int64_t> read_items(
     RequestValues& values,
     const RecommendContext& context) {
   const bool has_ids = json.is_object();
-  const std::string where = "'" + key + "'";
   if (has_ids) {
-    check_known_keys(json, {"ids"}, where);
+    check_known_keys(json, {"ids"}, key);
   }
   const std::string place = has_ids ? key + ".ids" : key;
   const auto items =
-      values.list_of(has_ids ? field_of(json, "ids", where) : json, place);
+      values.list_of(has_ids ? field_of(json, "ids", key) : json, place);
   if (items.empty()) {
     return {};
   }
   if (are_lists(items)) {
     values.refuse(items.front(), place, "a list of items");
   }
-  const ItemSearch& search = context.search;
-  const IdLists read = has_ids || context.item_values == nullptr
-      ? values.read_id_rows(items, place)
+  const BaseItems& published = context.search.items();
+  const std::vector<int64_t> ids = has_ids || context.item_values == nullptr
+      ? values.read_id_rows(items, place).ids
       : read_raw_ids(
-            kRecommendWhere,
-            place,
-            json,
-            search.items().file().item,
-            context.user);
-  const bool must_exist =
-      key == "choose_from" && read.ids.size() == items.size();
-  for (size_t i = 0; must_exist && i < items.size(); ++i) {
+            kRecommendWhere, place, json, published.file().item, context.user)
+            .ids;
+  for (size_t i = 0; key == "choose_from" && i < ids.size(); ++i) {
     TESSERA_CHECK_VALUE(
-        search.items().catalogue().row_of(read.ids[i]) >= 0,
+        ids.size() != items.size() || published.catalogue().row_of(ids[i]) >= 0,
         "[{}] {}: this version has no item {}. Leave it out.",
         kRecommendWhere,
         place,
         shorten(text_of(items[i])));
   }
-  return read.ids;
+  return ids;
 }
 
 // Reads the inputs of the user.
@@ -83,10 +77,7 @@ void read_user(
     const RecommendContext& context,
     RecommendBody& read) {
   check_kind(
-      json.is_object(),
-      json,
-      "an object with the inputs of the user",
-      "'user'");
+      json.is_object(), json, "an object with the inputs of the user", "user");
   read.user = json;
   reader.read(json, "user", /*is_of_user=*/true);
   read.inputs = reader.finish().user;
@@ -115,17 +106,19 @@ void read_user(
   }
 }
 
-// The values of an attribute for some rows.
+// The values of an attribute for some items.
 RawColumns::Column column_of(
     const AttributeColumn& attribute,
-    const std::vector<int64_t>& rows) {
+    const std::vector<int64_t>& ids,
+    const BaseItems& items) {
   RawColumns::Column column;
   const auto add_all = [&]<class T>(T missing, auto to_value) {
     auto& values = column.values.emplace<std::vector<T>>();
     if (attribute.has_lists()) {
       column.row_splits.emplace(1, 0);
     }
-    for (const int64_t row : rows) {
+    for (const int64_t id : ids) {
+      const int64_t row = items.attributes()->row_of(id);
       for (const int64_t value : attribute.values_of(row)) {
         values.push_back(data::is_missing(value) ? missing : to_value(value));
       }
@@ -146,35 +139,40 @@ RawColumns::Column column_of(
   return column;
 }
 
-// Appends {"key": [...]} to an object, with what `append` appends for each entry.
-template <class Entries, class Append>
-void append_list(
+// Appends "key": [...] to an object.
+void append_column(
     std::string& text,
     std::string_view key,
-    const Entries& entries,
-    Append append) {
+    const RawColumns::Column& column) {
   text += text.ends_with('{') ? "" : ",";
   text += text_of(std::string(key)) + ":[";
-  for (const auto& entry : entries) {
-    text += text.ends_with('[') ? "" : ",";
-    append(entry);
-  }
+  const auto append = [&](const auto& values, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& value = values[static_cast<size_t>(i)];
+      text += i == begin ? "" : ",";
+      if (data::is_missing(value)) {
+        text += "null";
+      } else if constexpr (std::is_same_v<decltype(value), const float&>) {
+        append_number(text, value);
+      } else {
+        text += text_of(value);
+      }
+    }
+  };
+  std::visit(
+      [&](const auto& values) {
+        if (!column.row_splits) {
+          append(values, 0, std::ssize(values));
+          return;
+        }
+        for (size_t i = 0; i + 1 < column.row_splits->size(); ++i) {
+          text += i == 0 ? "[" : ",[";
+          append(values, (*column.row_splits)[i], (*column.row_splits)[i + 1]);
+          text += ']';
+        }
+      },
+      column.values);
   text += ']';
-}
-
-void append_value(
-    std::string& text,
-    const AttributeColumn& attribute,
-    int64_t value) {
-  if (data::is_missing(value)) {
-    text += "null";
-  } else if (attribute.type == data::ColumnType::kText) {
-    text += text_of(std::string(attribute.texts[static_cast<size_t>(value)]));
-  } else if (attribute.type == data::ColumnType::kFloat32) {
-    append_number(text, data::float_of(value));
-  } else {
-    text += std::to_string(value);
-  }
 }
 
 }  // namespace
@@ -184,7 +182,7 @@ RecommendContext::RecommendContext(
     bool has_scores)
     : search(*scores.version.impl().items), scores(scores), user(scores) {
   const ItemsFile& file = search.items().file();
-  is_ranked = has_scores && file.num_candidates > 0;
+  num_candidates = has_scores ? file.num_candidates : 0;
   has_query = scores.options.query && !scores.version.query_program().empty();
   user.inputs = {
       {.name = file.user, .is_of_user = true},
@@ -200,7 +198,7 @@ RecommendContext::RecommendContext(
     query_inputs = scores.options.query_inputs();
     add(query_inputs);
   }
-  if (is_ranked) {
+  if (num_candidates > 0) {
     add(scores.inputs);
   }
   const auto* output = scores.pipeline == nullptr
@@ -217,12 +215,20 @@ RecommendContext::RecommendContext(
   }
 }
 
+bool RecommendContext::needs_query(const RecommendBody& body) const {
+  const auto is_query = [&](bool has_program) {
+    return search.from_of(body.request, has_program) == RecommendedFrom::kQuery;
+  };
+  return has_query && !body.inputs.empty() && is_query(true) &&
+      !is_query(false);
+}
+
 RecommendBody read_recommend_request(
     std::string_view body,
     const RecommendContext& context) {
   InputReader reader(kRecommendWhere, context.user);
   RequestValues& values = reader.values();
-  const Json json = values.parse(
+  Json json = values.parse(
       body,
       {"user",
        "k",
@@ -237,9 +243,6 @@ RecommendBody read_recommend_request(
   if (json.contains("user")) {
     read_user(json["user"], reader, context, read);
   }
-  read_value(json, "k", request.k);
-  read_value(json, "where", request.where);
-  read_value(json, "exclude_seen", request.exclude_seen);
   if (json.contains("exclude")) {
     request.exclude = read_items(json["exclude"], "exclude", values, context);
   }
@@ -247,23 +250,30 @@ RecommendBody read_recommend_request(
     request.choose_from =
         read_items(json["choose_from"], "choose_from", values, context);
   }
-  if (json.contains("diversity")) {
-    read_diversity(json["diversity"], request);
+  for (const char* key : {"user", "exclude", "choose_from"}) {
+    json.erase(key);
   }
-  std::vector<std::string> shown;
-  read_value(json, "show", shown);
+  const auto fields = read_fields<RecommendFields>(json, "request");
+  request.k = fields.k;
+  request.where = fields.where;
+  request.exclude_seen = fields.exclude_seen;
+  if (fields.diversity) {
+    field_of(json["diversity"], "column", "diversity");
+    request.diverse_column = fields.diversity->column;
+    request.max_per_value = fields.diversity->max_per_value;
+  }
   const ItemAttributes* attributes = context.search.items().attributes();
-  TESSERA_CHECK_VALUE(
-      shown.empty() || attributes != nullptr,
-      "[{}] show: this version has no attributes of items. Leave it out.",
-      kRecommendWhere);
-  for (const std::string& name : shown) {
-    read.shown.push_back(&attributes->at(name, "[/recommend] show:"));
+  for (const std::string& name : fields.show) {
+    TESSERA_CHECK_VALUE(
+        attributes != nullptr,
+        "[{}] show: this version has no attributes of items. Leave it out.",
+        kRecommendWhere);
+    read.shown.push_back(&attributes->at(name, "[show]"));
   }
   const int64_t max_k = context.user.options.max_ids + 1;
   values.count(
       static_cast<size_t>(std::clamp<int64_t>(request.k, 0, max_k)) *
-      (1 + shown.size()));
+      (1 + read.shown.size()));
   return read;
 }
 
@@ -285,22 +295,16 @@ ScoreRequest make_score_request(
     std::span<const ScoredRow> items,
     const RecommendContext& context) {
   const BaseItems& published = context.search.items();
-  const ItemCatalogue& catalogue = published.catalogue();
   const std::string& item = published.file().item;
-  const ItemAttributes* attributes = published.attributes();
   IdLists ids;
-  std::vector<int64_t> rows;
   for (const ScoredRow& row : items) {
-    ids.ids.push_back(catalogue.id_of(row.number));
-    if (attributes != nullptr) {
-      rows.push_back(catalogue.attribute_row(row.number));
-    }
+    ids.ids.push_back(published.catalogue().id_of(row.number));
   }
   // The user's own items are not those that are scored.
   Json user = body.user;
   for (const std::string& name : context.item_columns) {
     user.erase(name);
-    if (user.contains("columns") && user["columns"].is_object()) {
+    if (user.contains("columns")) {
       user["columns"].erase(name);
     }
   }
@@ -308,38 +312,24 @@ ScoreRequest make_score_request(
   std::erase_if(of.inputs, [&](const ScoreInputInfo& input) {
     return input.name == item;
   });
-  of.inputs.push_back({.name = item, .is_of_user = true});
+  InputReader reader(kScoreWhere, of);
+  reader.read(user, "user", /*is_of_user=*/true);
   RawColumns columns;
-  const auto add = [&](const std::string& name) {
-    const AttributeColumn* attribute = attributes == nullptr
-        ? nullptr
-        : find_named(attributes->columns(), name);
-    if (attribute != nullptr && columns.find(name) == nullptr) {
-      columns.add(name, column_of(*attribute, rows));
-    }
-  };
-  if (of.pipeline != nullptr) {
-    for (const auto& input : of.pipeline->inputs(of.inputs)) {
-      const ScoreInputInfo* info = find_named(of.inputs, input.name);
-      for (const std::string& name : input.columns) {
-        if (info->is_of_user) {
-          continue;
-        }
-        add(name);
-        const auto made = of.options.functions.find(name);
-        if (made != of.options.functions.end() && !columns.find(name)) {
-          for (const PipelineColumn& column : made->second.columns) {
-            add(column.name);
-          }
-        }
+  if (of.pipeline != nullptr && published.attributes() != nullptr) {
+    for (const AttributeColumn& of_items : published.attributes()->columns()) {
+      if (find_named(of.pipeline->columns, of_items.name)) {
+        columns.add(
+            std::string(of_items.name),
+            column_of(of_items, ids.ids, published));
       }
     }
   }
-  InputReader reader(kRecommendWhere, of);
-  reader.read(user, "user", /*is_of_user=*/true);
   reader.add_candidates(columns, std::ssize(items));
   ScoreRequest request = reader.finish();
   request.user = select_inputs(request.user, context.scores.inputs);
+  std::erase_if(request.candidates, [&](const ScoreInput& input) {
+    return input.name == item;
+  });
   request.candidates.push_back(
       {.name = item, .values = std::move(ids), .rows = std::ssize(items)});
   return request;
@@ -350,49 +340,29 @@ std::string write_recommend_result(
     const RecommendResult& result,
     const RecommendContext& context) {
   constexpr std::array kFrom{"query", "fold_in", "popularity"};
-  const ItemCatalogue& catalogue = context.search.items().catalogue();
-  std::string text = "{";
-  const auto append_id = [&](int64_t id) { text += std::to_string(id); };
-  append_list(text, "ids", result.ids, append_id);
-  append_list(text, "items", result.ids, [&](int64_t id) {
-    if (context.item_values == nullptr) {
-      append_id(id);
-    } else {
-      const auto row = catalogue.attribute_row(catalogue.row_of(id));
-      append_value(
-          text,
-          *context.item_values,
-          context.item_values->values_of(row).front());
-    }
-  });
-  append_list(text, "scores", result.scores, [&](float score) {
-    append_number(text, score);
-  });
-  text += ",\"version\":" + std::to_string(context.user.version.number());
-  text += ",\"passed\":" + std::to_string(result.passed);
-  text += ",\"from\":\"";
-  text += kFrom.at(static_cast<size_t>(result.from));
-  text += '"';
+  const BaseItems& items = context.search.items();
+  std::string text = fmt::format(
+      R"({{"version":{},"passed":{},"from":"{}")",
+      context.user.version.number(),
+      result.passed,
+      kFrom.at(static_cast<size_t>(result.from)));
   if (body.request.exclude_seen) {
-    text += ",\"history\":";
-    text += result.has_history ? "true" : "false";
+    text += fmt::format(R"(,"history":{})", result.has_history);
   }
-  if (!body.shown.empty()) {
-    text += ",\"shown\":{";
-    for (const AttributeColumn* attribute : body.shown) {
-      append_list(text, attribute->name, result.ids, [&](int64_t id) {
-        const auto row = catalogue.attribute_row(catalogue.row_of(id));
-        text += attribute->has_lists() ? "[" : "";
-        for (size_t i = 0; const int64_t value : attribute->values_of(row)) {
-          text += i++ == 0 ? "" : ",";
-          append_value(text, *attribute, value);
-        }
-        text += attribute->has_lists() ? "]" : "";
-      });
-    }
-    text += '}';
+  append_column(text, "ids", {.values = result.ids});
+  append_column(
+      text,
+      "items",
+      context.item_values == nullptr
+          ? RawColumns::Column{.values = result.ids}
+          : column_of(*context.item_values, result.ids, items));
+  append_column(text, "scores", {.values = result.scores});
+  text += body.shown.empty() ? "" : R"(,"shown":{)";
+  for (const AttributeColumn* attribute : body.shown) {
+    append_column(
+        text, attribute->name, column_of(*attribute, result.ids, items));
   }
-  text += '}';
+  text += body.shown.empty() ? "}" : "}}";
   return text;
 }
 
@@ -438,7 +408,7 @@ Json describe_recommend(const RecommendContext& context) {
       {"attributes", std::move(attributes)},
       {"history", items.has_history()},
       {"items", items.catalogue().size()},
-      {"ranked", context.is_ranked}};
+      {"ranked", context.num_candidates > 0}};
 }
 
 }  // namespace tessera::serving

@@ -20,10 +20,21 @@ namespace tessera::serving {
 
 inline constexpr const char* kRecommendWhere = "/recommend";
 
+/// A request that has been read.
+struct RecommendBody {
+  RecommendRequest request = {};
+  Json user = Json::object();
+  std::vector<ScoreInput> inputs = {};  // of the user
+  std::vector<const AttributeColumn*> shown = {};
+};
+
 /// What a request of /recommend is read with. The version has items.
 struct RecommendContext {
   /// `scores` is the context of /score.
   RecommendContext(const RequestContext& scores, bool has_scores);
+
+  /// Whether the query function gives the vector of the user.
+  bool needs_query(const RecommendBody& body) const;
 
   const ItemSearch& search;
   RequestContext scores;
@@ -32,20 +43,12 @@ struct RecommendContext {
   std::vector<ScoreInputInfo> query_inputs = {};
   /// Whether the query function gives the vectors of users.
   bool has_query = false;
-  /// Whether the score function scores the best items again.
-  bool is_ranked = false;
+  /// The number of items that the score function scores again. 0: none.
+  int64_t num_candidates = 0;
   /// The columns from which the pipeline makes ids of items.
   std::vector<std::string> item_columns = {};
   /// The raw values of items, or nullptr if they have none.
   const AttributeColumn* item_values = nullptr;
-};
-
-/// A request that has been read.
-struct RecommendBody {
-  RecommendRequest request = {};
-  Json user = Json::object();
-  std::vector<ScoreInput> inputs = {};  // of the user
-  std::vector<const AttributeColumn*> shown = {};
 };
 
 /// Errors:  as read_score_request().
@@ -58,8 +61,8 @@ std::vector<ScoreInput> select_inputs(
     const std::vector<ScoreInput>& inputs,
     const std::vector<ScoreInputInfo>& listed);
 
-/// The request that scores these items of the catalogue for a user. Their inputs are their
-/// ids, and what the pipeline makes of their attributes.
+/// The request that scores these rows of the catalogue for a user. Their inputs are the ids,
+/// and what the pipeline makes of the attributes.
 ScoreRequest make_score_request(
     const RecommendBody& body,
     std::span<const ScoredRow> items,

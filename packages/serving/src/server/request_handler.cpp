@@ -50,20 +50,28 @@ struct NotServed : std::runtime_error {
 // A function has used another version than the rest of the request.
 struct VersionChanged : std::exception {};
 
-// The numbers of a result for a request that has read this version.
-std::span<const float> numbers_of(
-    const auto& result,
-    const std::vector<float>& numbers,
+// The `count` numbers that a function gives for a request that has read this version.
+template <class Result>
+std::vector<float> call(
+    const std::function<std::vector<Result>(std::span<const ScoreRequest>)>&
+        function,
+    const ScoreRequest& request,
+    std::vector<float> Result::*numbers,
     int64_t count,
     const Version& version) {
-  if (!result.error.empty()) {
-    throw std::invalid_argument(result.error);
+  const std::vector<Result> results = function({&request, 1});
+  TESSERA_CHECK(
+      results.size() == 1,
+      "a function gave {} results for 1 request",
+      results.size());
+  if (!results[0].error.empty()) {
+    throw std::invalid_argument(results[0].error);
   }
-  if (result.version != version.number()) {
+  if (results[0].version != version.number()) {
     throw VersionChanged();
   }
-  check_numbers(numbers, count);
-  return numbers;
+  check_numbers(results[0].*numbers, count);
+  return results[0].*numbers;
 }
 
 HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
@@ -408,58 +416,42 @@ void RequestHandler::score(std::vector<JobPtr> jobs) {
   }
 }
 
-template <class Result>
-std::vector<Outcome<Result>> RequestHandler::call(
-    const std::function<std::vector<Result>(std::span<const ScoreRequest>)>&
-        function,
-    std::span<const ScoreRequest> requests) {
-  std::vector<Outcome<Result>> outcomes;
-  while (!requests.empty()) {
-    const auto batch = requests.first(
-        std::min(requests.size(), static_cast<size_t>(options_.max_batch)));
-    requests = requests.subspan(batch.size());
-    metrics_.count_batch(batch.size());
-    try {
-      std::vector<Result> results = function(batch);
-      TESSERA_CHECK(
-          results.size() == batch.size(),
-          "a function gave {} results for {} requests",
-          results.size(),
-          batch.size());
-      for (Result& result : results) {
-        outcomes.push_back({.result = std::move(result)});
-      }
-    } catch (...) {
-      if (batch.size() == 1) {
-        outcomes.push_back({.error = std::current_exception()});
-        continue;
-      }
-      // One wrong request should not fail the others.
-      for (size_t i = 0; i < batch.size(); ++i) {
-        outcomes.push_back(call(function, batch.subspan(i, 1)).front());
-      }
-    }
-  }
-  return outcomes;
-}
-
 void RequestHandler::score_together(
     std::span<const ScoreRequest> requests,
     std::span<const JobPtr> jobs,
     const RequestContext& context) {
-  const auto outcomes = call(score_, requests);
+  metrics_.count_batch(requests.size());
+  std::vector<ScoreResult> results;
+  try {
+    results = score_(requests);
+    TESSERA_CHECK(
+        results.size() == requests.size(),
+        "the score function gave {} results for {} requests",
+        results.size(),
+        requests.size());
+  } catch (...) {
+    if (requests.size() == 1) {
+      jobs.front()->reply(response_of_exception());
+      return;
+    }
+    // One wrong request should not fail the others.
+    for (size_t i = 0; i < requests.size(); ++i) {
+      score_together(requests.subspan(i, 1), jobs.subspan(i, 1), context);
+    }
+    return;
+  }
   for (size_t i = 0; i < requests.size(); ++i) {
     HttpResponse response;
     try {
-      const ScoreResult& result = outcomes[i].get();
-      if (jobs[i]->has_columns && !has_pipeline_of(context, result.version)) {
+      if (jobs[i]->has_columns &&
+          !has_pipeline_of(context, results[i].version)) {
         response = busy_response(
             "A version with another pipeline arrived during the request. Try again.");
-      } else if (result.error.empty()) {
-        response.body = write_score_result(result, requests[i]);
+      } else if (results[i].error.empty()) {
+        response.body = write_score_result(results[i], requests[i]);
         metrics_.count_candidates(requests[i].num_candidates);
       } else {
-        response = refusal(result.error);
+        response = refusal(results[i].error);
       }
     } catch (...) {
       response = response_of_exception();
@@ -472,16 +464,14 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
   struct Waiting {
     JobPtr job = {};
     RecommendBody body = {};
-    // Places in the vectors of the steps.
-    std::optional<size_t> place = {};
-    std::optional<size_t> ranking = {};
+    size_t place = 0;  // in `queries`
   };
   std::vector<Waiting> all;
   for (const JobPtr& job : jobs) {
     all.push_back({.job = job});
   }
   std::vector<JobPtr> interrupted;
-  // Those for which a step fails are answered, and miss the next steps.
+  // Requests for which a step fails are answered, and miss the next step.
   const auto for_each = [&](auto step) {
     std::vector<Waiting> left;
     for (Waiting& one : all) {
@@ -499,76 +489,57 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
 
   std::shared_ptr<const Version> version;
   std::optional<RecommendContext> context;
-  std::vector<ScoreRequest> users;
+  std::vector<ItemSearch::Query> queries;
   for_each([&](Waiting& one) {
     if (!context) {
       version = version_of_items();
       context.emplace(context_of(*version), score_ != nullptr);
     }
     one.body = read_recommend_request(one.job->body, *context);
-    const auto from = [&](bool has_program) {
-      return context->search.from_of(one.body.request, has_program);
-    };
-    if (context->has_query && !one.body.inputs.empty() &&
-        from(true) == RecommendedFrom::kQuery &&
-        from(false) != RecommendedFrom::kQuery) {
-      one.place = users.size();
-      users.push_back(
-          {.user = select_inputs(one.body.inputs, context->query_inputs)});
-    }
-  });
-
-  const auto vectors = call(options_.query, users);
-  std::vector<ItemSearch::Query> queries;
-  for_each([&](Waiting& one) {
     RecommendRequest request = one.body.request;
-    if (one.place) {
-      const QueryResult& result = vectors[*one.place].get();
-      const auto vector =
-          numbers_of(result, result.vector, context->search.dim(), *version);
-      request.vector.assign(vector.begin(), vector.end());
+    if (context->needs_query(one.body)) {
+      const ScoreRequest user{
+          .user = select_inputs(one.body.inputs, context->query_inputs)};
+      request.vector = call(
+          options_.query,
+          user,
+          &QueryResult::vector,
+          context->search.dim(),
+          *version);
     }
     queries.push_back(
         context->search.prepare(std::move(request), "[/recommend]"));
     one.place = queries.size() - 1;
   });
 
-  const int64_t num_candidates = context && context->is_ranked
-      ? context->search.items().file().num_candidates
-      : 0;
   std::vector<std::vector<ScoredRow>> found;
-  std::vector<ScoreRequest> rankings;
   for_each([&](Waiting& one) {
+    const int64_t num_candidates = context->num_candidates;
     if (found.empty()) {
-      metrics_.count_search(queries.size());
+      metrics_.count_batch(queries.size());
       found = context->search.search(queries, num_candidates);
     }
-    const ItemSearch::Query& query = queries[*one.place];
-    std::vector<ScoredRow>& rows = found[*one.place];
-    if (num_candidates > 0 && query.from != RecommendedFrom::kPopularity &&
-        !rows.empty()) {
+    const ItemSearch::Query& query = queries[one.place];
+    std::vector<ScoredRow>& rows = found[one.place];
+    const bool are_ranked = num_candidates > 0 && !rows.empty() &&
+        query.from != RecommendedFrom::kPopularity;
+    if (are_ranked) {
       const auto size = std::max(query.request.k, num_candidates);
       rows.resize(std::min(rows.size(), static_cast<size_t>(size)));
-      one.ranking = rankings.size();
-      rankings.push_back(make_score_request(one.body, rows, *context));
-    }
-  });
-
-  const auto scores = call(score_, rankings);
-  for_each([&](Waiting& one) {
-    std::vector<ScoredRow>& rows = found[*one.place];
-    if (one.ranking) {
-      const ScoreResult& result = scores[*one.ranking].get();
-      const auto ranked =
-          numbers_of(result, result.scores, std::ssize(rows), *version);
+      const std::vector<float> scores = call(
+          score_,
+          make_score_request(one.body, rows, *context),
+          &ScoreResult::scores,
+          std::ssize(rows),
+          *version);
       for (size_t i = 0; i < rows.size(); ++i) {
-        rows[i].score = ranked[i];
+        rows[i].score = scores[i];
       }
-      metrics_.count_candidates(std::ssize(rows));
       sort_by_score(rows);
+      metrics_.count_candidates(std::ssize(rows));
     }
-    const RecommendResult result = context->search.result(
-        queries[*one.place], rows, one.ranking.has_value());
+    const RecommendResult result =
+        context->search.result(query, rows, are_ranked);
     std::string body = write_recommend_result(one.body, result, *context);
     metrics_.count_items(result.ids.size());
     one.job->reply({.body = std::move(body)});

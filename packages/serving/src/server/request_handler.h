@@ -12,7 +12,6 @@
 #include "packages/serving/src/server/server_metrics.h"
 
 #include <chrono>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,20 +21,6 @@
 #include <vector>
 
 namespace tessera::serving {
-
-/// The result of a function for a request, or its exception.
-template <class Result>
-struct Outcome {
-  Result result = {};
-  std::exception_ptr error = {};
-
-  const Result& get() const {
-    if (error != nullptr) {
-      std::rethrow_exception(error);
-    }
-    return result;
-  }
-};
 
 /// Answers requests, at once or by a thread that looks up and scores what waits in a queue.
 class RequestHandler {
@@ -87,12 +72,6 @@ class RequestHandler {
       std::span<const ScoreRequest> requests,
       std::span<const JobPtr> jobs,
       const RequestContext& context);
-  // The results of a function, with max_batch requests in each call.
-  template <class Result>
-  std::vector<Outcome<Result>> call(
-      const std::function<std::vector<Result>(std::span<const ScoreRequest>)>&
-          function,
-      std::span<const ScoreRequest> requests);
   // Without `waits`, the context may lack a pipeline that is still being read.
   RequestContext context_of(const Version& version, bool waits = true);
   // The version that the functions use.

@@ -29,11 +29,9 @@ constexpr const char* kText =
 # TYPE tessera_requests_total counter
 {requests}# HELP tessera_request_seconds Time from the last byte of a request to its response.
 # TYPE tessera_request_seconds histogram
-{seconds}# HELP tessera_batch_requests Requests that one call of the score function or of the query function gets.
+{seconds}# HELP tessera_batch_requests Requests that were scored together, or whose items were searched together.
 # TYPE tessera_batch_requests histogram
-{batches}# HELP tessera_search_requests Requests of /recommend that read the items together.
-# TYPE tessera_search_requests histogram
-{searches}# HELP tessera_rejected_total Requests and connections that were refused, by reason.
+{batches}# HELP tessera_rejected_total Requests and connections that were refused, by reason.
 # TYPE tessera_rejected_total counter
 {rejected}# HELP tessera_queue_length Requests that wait for a thread.
 # TYPE tessera_queue_length gauge
@@ -129,11 +127,6 @@ void ServerMetrics::count_lookups(size_t ids) {
   lookups_ += ids;
 }
 
-void ServerMetrics::count_search(size_t requests) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  searches_.add(static_cast<double>(requests), kBatchBounds);
-}
-
 void ServerMetrics::count_items(size_t items) {
   const std::lock_guard<std::mutex> lock(mutex_);
   items_ += items;
@@ -160,8 +153,6 @@ std::string ServerMetrics::text(const MetricsNow& now) const {
   }
   std::string batches;
   batches_.write(batches, "tessera_batch_requests", "", kBatchBounds);
-  std::string searches;
-  searches_.write(searches, "tessera_search_requests", "", kBatchBounds);
   std::string rejected;
   for (size_t i = 0; i < kReasons.size(); ++i) {
     fmt::format_to(
@@ -175,7 +166,6 @@ std::string ServerMetrics::text(const MetricsNow& now) const {
       fmt::arg("requests", requests),
       fmt::arg("seconds", seconds),
       fmt::arg("batches", batches),
-      fmt::arg("searches", searches),
       fmt::arg("rejected", rejected),
       fmt::arg("queue_length", now.queue_length),
       fmt::arg("connections", connections_),

@@ -43,12 +43,10 @@ class ServerMetrics {
   void count_seconds(const std::string& path, double seconds);
   void count_rejection(Rejection reason);
   void count_connections(int64_t change);
-  /// Counts the requests of one call of the score function.
+  /// Counts the requests that are scored together, or whose items are searched together.
   void count_batch(size_t requests);
   void count_candidates(int64_t candidates);
   void count_lookups(size_t ids);
-  /// Counts the requests whose items are searched together, and the items of an answer.
-  void count_search(size_t requests);
   void count_items(size_t items);
 
   /// All counters in the text format 0.0.4 of Prometheus.
@@ -77,7 +75,6 @@ class ServerMetrics {
   int64_t connections_ = 0;
   uint64_t candidates_ = 0;
   uint64_t lookups_ = 0;
-  Histogram searches_;
   uint64_t items_ = 0;
 };
 
