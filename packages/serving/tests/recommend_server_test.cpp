@@ -742,16 +742,15 @@ TEST_F(RecommendServerTest, AnswersAreOfOneVersion) {
   EXPECT_LE(refused, kVersions);
 }
 
-TEST_F(RecommendServerTest, AFunctionOfAnotherVersionGives503) {
+TEST_F(RecommendServerTest, ResultsOfTheQueryFunctionAreChecked) {
   publish(programs());
   int64_t calls = 0;
-  int64_t version = 1;
+  QueryResult result{.version = 1, .vector = {1, 2, 3, 4}};
   start(
       {.query =
            [&](std::span<const ScoreRequest> requests) {
              ++calls;
-             return std::vector<QueryResult>(
-                 requests.size(), {.version = version, .vector = {1, 2, 3, 4}});
+             return std::vector<QueryResult>(requests.size(), result);
            },
        .query_inputs =
            [] {
@@ -760,12 +759,30 @@ TEST_F(RecommendServerTest, AFunctionOfAnotherVersionGives503) {
            }});
   const std::string body = R"({"user":{"user":"u1"},"k":3})";
   EXPECT_EQ(post(body).status, 200);
-  EXPECT_EQ(calls, 1);
-  version = 2;
-  const HttpReply reply = post(body);
+  EXPECT_EQ(post(R"({"user":{"title":["f1"]}})").status, 200);
+  EXPECT_EQ(calls, 1);  // the second user has a fold-in
+  result.vector = {1, 2, 3};
+  EXPECT_EQ(post(body).status, 500);
+  result.vector = {1, 2, 3, NAN};
+  EXPECT_EQ(post(body).status, 500);
+  result.error = "no such user";
+  HttpReply reply = post(body);
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_CONTAINS(reply.body, "no such user");
+  calls = 0;
+  result = {.version = 2, .vector = {1, 2, 3, 4}};
+  reply = post(body);
   EXPECT_EQ(reply.status, 503);
   EXPECT_CONTAINS(reply.body, "New versions arrived during the request");
-  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(calls, 3);
+
+  // Users with a row have no need of the query.
+  PublishedItems items = programs();
+  items.users = [this] { return users_; };
+  publish(items);
+  reader()->refresh();
+  EXPECT_EQ(post(body).status, 200);
+  EXPECT_EQ(calls, 3);
 }
 
 TEST_F(RecommendServerTest, WaitingRequestsAreSearchedTogether) {
