@@ -33,10 +33,11 @@ constexpr std::array<std::string_view, 4> kGetPaths{
     "/healthz",
     "/version",
     "/metrics"};
-constexpr std::array<std::string_view, 3> kPostPaths{// by JobKind
-                                                     "/lookup",
-                                                     "/score",
-                                                     "/recommend"};
+// In the order of JobKind.
+constexpr std::array<std::string_view, 3> kPostPaths{
+    "/lookup",
+    "/score",
+    "/recommend"};
 
 bool is_get_path(std::string_view path) {
   return std::ranges::find(kGetPaths, path) != kGetPaths.end();

@@ -38,7 +38,7 @@ ScoreRequest read_score_request(
     const RequestContext& context,
     bool& has_columns);
 
-/// Checks the numbers that a function has given.
+/// Checks numbers that a function has given.
 /// Errors:  std::runtime_error if there are not `count`, or for one that is not finite.
 void check_numbers(std::span<const float> numbers, int64_t count);
 

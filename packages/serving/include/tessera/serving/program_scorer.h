@@ -27,8 +27,8 @@ namespace tessera::serving {
 /// example of the export belong to the user, and the others to the candidates.
 /// If the program of a new version can't be loaded, the previous version stays in use,
 /// with a warning.
-/// Errors:  c10::ValueError if the version of the reader has no program, or one that can't
-///          be loaded. ScoreResult::error names an input that is missing, unknown or of
+/// Errors:  c10::ValueError if the version of the reader has neither this program nor
+///          PublishedItems::query, or one that can't be loaded. ScoreResult::error names an input that is missing, unknown or of
 ///          another shape, and an id that is out of range.
 class ProgramScorer {
  public:

@@ -69,7 +69,8 @@ struct QueryResult {
 using ScoreFunction =
     std::function<std::vector<ScoreResult>(std::span<const ScoreRequest>)>;
 
-/// The same for the vectors of users. The requests have no candidates.
+/// The same for the vectors of users. The requests have no candidates, and the server sends
+/// them one by one.
 using QueryFunction =
     std::function<std::vector<QueryResult>(std::span<const ScoreRequest>)>;
 
@@ -128,7 +129,8 @@ struct ServerOptions {
   int64_t threads = 1;
   /// The requests that may wait for a thread. A request beyond them gets status 503 at once.
   int64_t max_queue = 256;
-  /// The requests that one call of the score function or of `query` gets, at most.
+  /// The requests of /score that one call of the score function gets, at most. Each call for
+  /// /recommend has one request.
   int64_t max_batch = 16;
   /// A batch gets no more requests once their bodies have this many bytes, because requests
   /// of hundreds of candidates would only wait for each other.
@@ -147,9 +149,9 @@ struct ServerOptions {
   /// The time that a connection may be idle.
   double idle_seconds = 60.0;
   /// Lists the inputs of the score function for GET /version, for the pipeline, which then
-  /// makes only these, and for /recommend, which sends only these. Several threads may call it at the same time. Empty: GET
-  /// /version lists none, and the pipeline makes all, unless the score function is a
-  /// ProgramScorer.
+  /// makes only these, and for /recommend, which sends only these. Several threads may call
+  /// it at the same time. Empty: GET /version lists none, and the pipeline makes all, unless
+  /// the score function is a ProgramScorer.
   std::function<std::vector<ScoreInputInfo>()> inputs = {};
   /// Gives /recommend the vectors of users for versions with PublishedItems::query. Empty: no
   /// such version is served, unless the score function is a ProgramScorer.
@@ -199,7 +201,8 @@ struct ServerOptions {
 /// Paths:
 ///   GET  /         a page that shows the version and tries requests
 ///   GET  /healthz  {"status":"ok","version":7}
-///   GET  /version  what serves: step, metrics, features, tables, inputs of /score
+///   GET  /version  what serves: step, metrics, features, tables, inputs of
+///                  /score, users and attributes of /recommend
 ///   GET  /metrics  counters in the text format of Prometheus
 ///   POST /lookup   {"feature":"movie","ids":[3,1,4]}, or lists of ids: [[3,1],[4]], with
 ///                  "weights" of the same shape -> {"version":7,"feature":"movie","dim":16,
@@ -213,9 +216,10 @@ struct ServerOptions {
 ///                  of a column of the pipeline has raw values: text, numbers, lists, null.
 ///                  In each object, "columns" may have an object of only raw values, and
 ///                  "inputs" one of only ids and numbers.
-///   POST /recommend  {"user":{"user":42},"k":20,"where":"year >= 1990","exclude_seen":true} ->
-///                  {"version":7,"ids":[...],"items":[...],"scores":[...],"passed":310,
-///                  "from":"query"}, best first. "user" is as in /score, also with lists of
+///   POST /recommend
+///                  {"user":{"user":42},"k":20,"where":"year >= 1990"} ->
+///                  {"version":7,"passed":310,"from":"query","ids":[...],"items":[...],
+///                  "scores":[...]}, best first. "user" is as in /score, also with lists of
 ///                  items. It may be left out. The keys are those of RecommendRequest, with
 ///                  "diversity":{"column":"genre","max_per_value":2}. "show":["title"] adds
 ///                  {"shown":{"title":[...]}}. "exclude" and "choose_from" have ids, or what
