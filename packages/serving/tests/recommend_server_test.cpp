@@ -783,6 +783,14 @@ TEST_F(RecommendServerTest, ResultsOfTheQueryFunctionAreChecked) {
   reader()->refresh();
   EXPECT_EQ(post(body).status, 200);
   EXPECT_EQ(calls, 3);
+
+  // A user who came later has none.
+  items.users = [this] { return users_.narrow(0, 0, kReserved); };
+  publish(items);
+  reader()->refresh();
+  result.version = 3;
+  EXPECT_EQ(post(body).status, 200);
+  EXPECT_EQ(calls, 4);
 }
 
 TEST_F(RecommendServerTest, WaitingRequestsAreSearchedTogether) {

@@ -158,15 +158,18 @@ ItemSearch::ItemSearch(
       "tables");
 }
 
-bool ItemSearch::is_known(const RecommendRequest& request) const {
-  return request.user && *request.user >= items_->file().num_reserved_users &&
-      (users_ == nullptr || *request.user < users_->file().vocabulary_size);
+bool ItemSearch::has_row(const RecommendRequest& request) const {
+  return users_ != nullptr && request.user &&
+      *request.user < users_->file().vocabulary_size;
 }
 
 RecommendedFrom ItemSearch::from_of(
     const RecommendRequest& request,
     bool has_program) const {
-  const bool is_user_known = is_known(request);
+  const bool has_vector = has_program || has_row(request);
+  const bool is_user_known = request.user &&
+      *request.user >= items_->file().num_reserved_users &&
+      (has_vector || users_ == nullptr);
   const bool has_items =
       request.items && std::ranges::any_of(*request.items, [&](int64_t id) {
         return id >= items_->file().num_reserved_items;
@@ -175,7 +178,6 @@ RecommendedFrom ItemSearch::from_of(
       request.items && !items_->catalogue().rows_of(*request.items).empty();
   const bool suits_query =
       request.user ? is_user_known : !request.items || has_items;
-  const bool has_vector = has_program || (users_ != nullptr && is_user_known);
   return !request.vector.empty() ? RecommendedFrom::kQuery
       : !is_user_known && items_->file().fold_in && has_rows
       ? RecommendedFrom::kFoldIn

@@ -107,7 +107,8 @@ class ItemSearch {
       bool are_ranked) const;
 
  private:
-  bool is_known(const RecommendRequest& request) const;
+  // Whether the table of users has a row for the user.
+  bool has_row(const RecommendRequest& request) const;
   std::vector<float> vector_of(const Query& query, const std::string& where)
       const;
   std::vector<double> solve(std::span<const int64_t> rows) const;
