@@ -525,6 +525,7 @@ TEST_F(RecommendServerTest, VersionDescribesTheItems) {
   start();
   const Json recommend = version()["recommend"];
   EXPECT_EQ(recommend["user"], Json({"user", "title"}));
+  EXPECT_EQ(recommend["user_items"], "title");
   EXPECT_EQ(recommend["item"], "film");
   EXPECT_EQ(recommend["item_column"], "title");
   EXPECT_EQ(recommend["items"], kFilms);
@@ -552,12 +553,13 @@ TEST_F(RecommendServerTest, WithoutAPipelineUsersAndItemsAreIds) {
       PublishOptions{
           .items = PublishedItems{
               .items = [this] { return RecommenderItems{.vectors = films_}; },
-              .users = [this] { return users_; }}});
+              .users = [this] { return users_; },
+              .user_items = "liked"}});
   publisher_->publish();
   start();
-  // No feature of the model is called "item".
+  // The model has no features "item" and "liked".
   const Json found = answer(
-      {{"user", {{"user", 5}, {"item", {7, 8}}}},
+      {{"user", {{"user", 5}, {"liked", {7, 8}}}},
        {"exclude_seen", true},
        {"exclude", {9}},
        {"k", 3}});
@@ -569,6 +571,7 @@ TEST_F(RecommendServerTest, WithoutAPipelineUsersAndItemsAreIds) {
   EXPECT_EQ(found["items"], found["ids"]);
   EXPECT_EQ(found["history"], false);
   EXPECT_EQ(version()["recommend"]["item_column"], Json());
+  EXPECT_EQ(version()["recommend"]["user_items"], "liked");
   const HttpReply reply = post(R"({"user":{"user":5},"where":"year > 3"})");
   EXPECT_EQ(reply.status, 400);
   EXPECT_CONTAINS(reply.body, "`where` needs attributes of the items");

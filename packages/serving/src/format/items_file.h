@@ -42,9 +42,11 @@ struct FoldInFile {
 
 /// The file kItems.
 struct ItemsFile {
-  /// The features with the id of the user, and with ids of items.
+  /// The features with the id of the user, with ids of items, and with the ids of the items
+  /// of the user.
   std::string user = {};
   std::string item = {};
+  std::string user_items = {};
   /// Ids below these numbers stand for missing and unknown values.
   int64_t num_reserved_users = 0;
   int64_t num_reserved_items = 0;
@@ -57,6 +59,7 @@ struct ItemsFile {
   TESSERA_FIELDS(
       user,
       item,
+      user_items,
       num_reserved_users,
       num_reserved_items,
       is_cosine,

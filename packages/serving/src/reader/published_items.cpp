@@ -202,7 +202,7 @@ ItemSearch::Query ItemSearch::prepare(
           (given.user && items_->has_history()),
       "{} exclude_seen needs the items of the user, or a user and a version that has the items of users. Send the items as '{}'.",
       where,
-      items_->file().item);
+      items_->file().user_items);
   query.from = from_of(given, /*has_program=*/false);
   query.vector = vector_of(query, where);
   query.allowed = catalogue.allowed(given.where, given.choose_from, where);

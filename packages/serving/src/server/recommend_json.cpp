@@ -90,7 +90,7 @@ void read_user(
         shorten(input.name),
         join_names(context.user.inputs, shortened_name));
     const auto* ids = std::get_if<IdLists>(&input.values);
-    if (ids != nullptr && input.name == file.item) {
+    if (ids != nullptr && input.name == file.user_items) {
       read.request.items = ids->ids;
     } else if (ids != nullptr && input.name == file.user) {
       TESSERA_CHECK_VALUE(
@@ -186,7 +186,7 @@ RecommendContext::RecommendContext(
   has_query = scores.options.query && !scores.version.query_program().empty();
   user.inputs = {
       {.name = file.user, .is_of_user = true},
-      {.name = file.item, .is_of_user = true}};
+      {.name = file.user_items, .is_of_user = true}};
   const auto add = [&](const std::vector<ScoreInputInfo>& inputs) {
     for (const ScoreInputInfo& input : inputs) {
       if (input.is_of_user && !find_named(user.inputs, input.name)) {
@@ -399,8 +399,11 @@ Json describe_recommend(const RecommendContext& context) {
            {"values", std::move(examples)}});
     }
   }
+  const auto* own = find_named(made, items.file().user_items);
   return {
       {"user", user},
+      {"user_items",
+       own == nullptr ? items.file().user_items : own->columns.front()},
       {"item", items.file().item},
       {"item_column",
        context.item_values == nullptr ? Json()

@@ -75,6 +75,9 @@ struct PublishedItems {
   /// these names, their reserved ids stand for unknown users and are no items.
   std::string user = "user";
   std::string item = "item";
+  /// The feature with ids of the items of a user, if requests have them by another name
+  /// than `item`, such as "liked". Empty: `item`.
+  std::string user_items = {};
   /// Unset: users without a vector get popular items.
   std::optional<PublishedFoldIn> fold_in = {};
   /// The items that users have seen, such as UserItems::of(). Each base asks rank 0 for all
