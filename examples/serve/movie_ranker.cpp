@@ -1,63 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/serve/movie_ranker.h"
 
-#include "examples/common/movielens_features.h"
-
 #include <algorithm>
+#include <map>
+#include <ranges>
 #include <utility>
+
+using tessera::data::Columns;
+using Texts = std::vector<std::string>;
 
 namespace {
 
 constexpr int64_t kHistory = 20;
 
-tessera::FeatureConfig feature(tessera::TablePtr table) {
-  return {.table = std::move(table)};
-}
+// Builds a column of lists row by row.
+struct Lists {
+  void add(const Texts& texts) {
+    values.insert(values.end(), texts.begin(), texts.end());
+    splits.push_back(std::ssize(values));
+  }
+  tessera::data::Column column() const {
+    return {
+        .values = values, .row_splits = torch::tensor(splits, torch::kLong)};
+  }
 
-tessera::TablePtr table(const char* name, int64_t rows) {
-  return tessera::make_table(
-      {.name = name, .vocabulary_size = rows, .dim = 16});
-}
+  Texts values = {};
+  std::vector<int64_t> splits{0};
+};
 
-tessera::Features joined(
-    tessera::Features::Map user,
-    tessera::Features::Map movies) {
-  user.insert(user.end(), movies.begin(), movies.end());
-  return tessera::Features::map(std::move(user));
+Columns movie_columns(
+    const MovieLens& data,
+    const std::vector<int64_t>& movies) {
+  Texts titles;
+  std::vector<int64_t> years;
+  Lists genres;
+  for (const int64_t id : movies) {
+    const MovieLens::Movie& movie = data.movies.at(id);
+    titles.push_back(movie.title);
+    years.push_back(movie.year == 0 ? tessera::data::kMissing : movie.year);
+    Texts names;
+    for (const int64_t genre : movie.genres) {
+      names.push_back(data.genres.at(genre));
+    }
+    genres.add(names);
+  }
+  Columns columns;
+  columns.add("title", {.values = titles});
+  columns.add("year", {.values = torch::tensor(years, torch::kLong)});
+  columns.add("genres", genres.column());
+  return columns;
 }
 
 }  // namespace
 
-MovieRankerImpl::MovieRankerImpl(const MovieLens& data) {
-  const auto movies = table("movies", std::ssize(data.movies));
-  const auto users = tessera::make_table(
-      {.name = "users",
-       .dim = 16,
-       .keys = tessera::DynamicKeys{.capacity = 2000}});
+Columns movie_catalogue(const MovieLens& data) {
+  std::map<std::string, int64_t> by_title;
+  for (size_t i = 0; i < data.movies.size(); ++i) {
+    by_title.emplace(data.movies[i].title, i);
+  }
+  const auto movies = std::views::values(by_title);
+  return movie_columns(data, {movies.begin(), movies.end()});
+}
+
+tessera::data::FeaturePipeline movie_pipeline(const MovieLens& data) {
+  using namespace tessera::data::transforms;
+  Texts users;
+  for (size_t user = 1; user <= data.users.size(); ++user) {
+    users.push_back(std::to_string(user));
+  }
+  std::vector<double> years;
+  for (double year = 1920; year < 1998; year += year < 1990 ? 10 : 1) {
+    years.push_back(year);
+  }
+  const Vocabulary movies{
+      .values = std::get<Texts>(movie_catalogue(data).at("title").values)};
+  return tessera::data::FeaturePipeline(
+      {{"user", {"user"}, Vocabulary{.values = users}},
+       {"liked", {"liked"}, movies},
+       {"movie", {"title"}, movies},
+       {"period", {"year"}, Bucketize{.boundaries = years}},
+       {"genre", {"genres"}, Vocabulary{.values = data.genres}}},
+      {{"year", tessera::data::ColumnType::kInt64}});
+}
+
+MovieRankerImpl::MovieRankerImpl(
+    const tessera::data::FeaturePipeline& pipeline) {
+  // Movies that nobody has rated yet must not come first by chance.
+  const auto movies = pipeline.make_table(
+      "movie", {.dim = 16, .initializer = tessera::initializers::Zeros{}});
+  const auto feature = [&](const char* name) {
+    return tessera::FeatureConfig{
+        .table = pipeline.make_table(name, {.dim = 16})};
+  };
   embedding = register_module(
       "embedding",
       tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
           .features =
-              {{"user", feature(users)},
-               {"age", feature(table("ages", kAgeGroups))},
-               {"gender", feature(table("genders", 2))},
-               {"occupation",
-                feature(table("occupations", std::ssize(data.occupations)))},
-               {"liked", feature(movies)},
-               {"movie", feature(movies)},
-               {"year", feature(table("years", kYears))},
-               {"genres", feature(table("genres", std::ssize(data.genres)))}},
+              {{"user", feature("user")},
+               {"liked", tessera::FeatureConfig{.table = movies}},
+               {"movie", tessera::FeatureConfig{.table = movies}},
+               {"period", feature("period")},
+               {"genre", feature("genre")}},
           .optimizer = tessera::optim::Adagrad{.learning_rate = 0.05}}));
+  query_tower = register_module(
+      "query_tower", tessera::MLP(tessera::MLPOptions{.units = {32, 16}}));
   tower = register_module(
       "tower", tessera::MLP(tessera::MLPOptions{.units = {64, 32, 1}}));
 }
 
 torch::Tensor MovieRankerImpl::forward(const tessera::Features& features) {
-  return tower->forward(embedding->forward(features)).squeeze(1);
+  const auto rows = embedding->forward(features);
+  const torch::Tensor users =
+      query_tower->forward({{"user", rows["user"]}, {"liked", rows["liked"]}});
+  return tower->forward(rows).squeeze(1) + (users * rows["movie"]).sum(1);
 }
 
-RatingStream::RatingStream(const MovieLens& data)
-    : data_(data), liked_(data.users.size()) {
+RatingStream::RatingStream(
+    const MovieLens& data,
+    tessera::data::FeaturePipeline pipeline)
+    : data_(data), pipeline_(std::move(pipeline)), liked_(data.users.size()) {
   for (const MovieLens::Rating& rating : data.ratings) {
     ratings_.push_back({.rating = rating});
   }
@@ -74,47 +135,34 @@ RatingStream::RatingStream(const MovieLens& data)
   }
 }
 
-std::vector<int64_t> RatingStream::history(int64_t user, int64_t liked_before)
-    const {
+Texts RatingStream::history(int64_t user, int64_t liked_before) const {
   const auto end = liked_.at(user).begin() + liked_before;
-  return {end - std::min(liked_before, kHistory), end};
+  Texts titles;
+  for (auto movie = end - std::min(liked_before, kHistory); movie != end;
+       ++movie) {
+    titles.push_back(data_.movies.at(*movie).title);
+  }
+  return titles;
 }
 
-std::vector<int64_t> RatingStream::liked(int64_t user) const {
+Texts RatingStream::liked(int64_t user) const {
   return history(user, std::ssize(liked_.at(user)));
 }
 
 RatingBatch RatingStream::batch(int64_t begin, int64_t end) const {
-  std::vector<int64_t> users;
+  Texts users;
   std::vector<int64_t> movies;
   std::vector<float> labels;
-  Bags histories;
+  Lists histories;
   for (int64_t i = begin; i < end; ++i) {
     const auto& [rating, liked_before] = ratings_.at(i);
-    users.push_back(rating.user);
+    users.push_back(std::to_string(rating.user + 1));
     movies.push_back(rating.movie);
     labels.push_back(rating.stars >= 4.0F ? 1.0F : 0.0F);
-    for (const int64_t movie : history(rating.user, liked_before)) {
-      histories.add(movie);
-    }
-    histories.end_bag();
+    histories.add(history(rating.user, liked_before));
   }
-  tessera::Features::Map user = user_features(data_, users);
-  user.emplace_back("liked", histories.feature());
-  return {
-      joined(std::move(user), movie_features(data_, movies)),
-      torch::tensor(labels)};
-}
-
-tessera::Features RatingStream::request(
-    int64_t user,
-    const std::vector<int64_t>& movies) const {
-  Bags history;
-  for (const int64_t movie : liked(user)) {
-    history.add(movie);
-  }
-  history.end_bag();
-  tessera::Features::Map features = user_features(data_, {user});
-  features.emplace_back("liked", history.feature());
-  return joined(std::move(features), movie_features(data_, movies));
+  Columns columns = movie_columns(data_, movies);
+  columns.add("user", {.values = users});
+  columns.add("liked", histories.column());
+  return {pipeline_.apply(columns).features, torch::tensor(labels)};
 }

@@ -3,14 +3,15 @@
 
 #include "examples/serve/movie_ranker.h"
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <random>
+#include <string>
 #include <thread>
 
 #include <unistd.h>
@@ -47,11 +48,12 @@ void check_data(const MovieLens& data, const std::string& folder) {
 
 class Trainer {
  public:
-  explicit Trainer(const MovieLens& data)
-      : model_(data),
-        stream_(data),
+  Trainer(const MovieLens& data, const tessera::data::FeaturePipeline& pipeline)
+      : model_(pipeline),
+        stream_(data, pipeline),
         optimizer_((build(), model_->parameters()), 1e-3),
-        num_train_(stream_.size() * 9 / 10) {}
+        num_train_(stream_.size() * 9 / 10),
+        popularity_(torch::zeros({pipeline.vocabulary_size("movie")})) {}
 
   MovieRanker& model() {
     return model_;
@@ -75,7 +77,18 @@ class Trainer {
     optimizer_.step();
     loss_ = step_ == 0 ? loss.item<double>()
                        : 0.99 * loss_ + 0.01 * loss.item<double>();
+    const auto movies = std::get<torch::Tensor>(batch.features["movie"]);
+    popularity_ += movies.bincount(batch.is_liked, popularity_.numel());
     ++step_;
+  }
+
+  /// All movies. How popular one is depends on the ratings so far.
+  tessera::RecommenderItems items() {
+    const auto ids = torch::arange(popularity_.numel());
+    return {
+        .vectors =
+            model_->embedding->forward_partial({{"movie", ids}})["movie"],
+        .popularity = popularity_};
   }
 
   /// The loss of the last steps, and the AUC of the last tenth of the ratings.
@@ -102,46 +115,10 @@ class Trainer {
   RatingStream stream_;
   torch::optim::Adam optimizer_;
   int64_t num_train_;
+  torch::Tensor popularity_;  // [movies]: how often each was liked
   int64_t step_ = 0;
   double loss_ = 0.0;
 };
-
-std::vector<int64_t> to_vector(const torch::Tensor& numbers) {
-  const auto* first = numbers.const_data_ptr<int64_t>();
-  return {first, first + numbers.numel()};
-}
-
-// One entry per row: its id, or a list of its ids.
-nlohmann::json json_of(const tessera::Feature& feature) {
-  const auto* bags = std::get_if<tessera::RaggedFeature>(&feature);
-  if (bags == nullptr) {
-    return to_vector(std::get<torch::Tensor>(feature));
-  }
-  const std::vector<int64_t> ids = to_vector(bags->values);
-  const std::vector<int64_t> splits = to_vector(bags->row_splits);
-  nlohmann::json rows = nlohmann::json::array();
-  for (size_t row = 0; row + 1 < splits.size(); ++row) {
-    rows.push_back(std::vector<int64_t>(
-        ids.begin() + splits[row], ids.begin() + splits[row + 1]));
-  }
-  return rows;
-}
-
-// The body of a request for /score.
-nlohmann::json json_of(const tessera::Features& request) {
-  nlohmann::json json;
-  request.for_each(
-      [&](const std::string& name, const tessera::Feature& feature) {
-        const bool is_of_movie =
-            name == "movie" || name == "year" || name == "genres";
-        if (is_of_movie) {
-          json["candidates"][name] = json_of(feature);
-        } else {
-          json["user"][name] = json_of(feature)[0];  // the only row
-        }
-      });
-  return json;
-}
 
 // One request per line, which a program that makes load can send.
 void write_requests(
@@ -157,11 +134,22 @@ void write_requests(
   std::ofstream file(path);
   for (int64_t i = 0; i < kRequests; ++i) {
     const int64_t user = draw(data.users.size());
-    std::vector<int64_t> movies;
+    nlohmann::json json;
+    json["user"] = {
+        {"user", std::to_string(user + 1)}, {"liked", stream.liked(user)}};
+    nlohmann::json& candidates = json["candidates"];
     for (int64_t j = 0; j < kCandidates; ++j) {
-      movies.push_back(draw(data.movies.size()));
+      const MovieLens::Movie& movie = data.movies[draw(data.movies.size())];
+      nlohmann::json genres = nlohmann::json::array();
+      for (const int64_t genre : movie.genres) {
+        genres.push_back(data.genres[genre]);
+      }
+      candidates["title"].push_back(movie.title);
+      candidates["year"].push_back(
+          movie.year == 0 ? nlohmann::json() : nlohmann::json(movie.year));
+      candidates["genres"].push_back(genres);
     }
-    file << json_of(stream.request(user, movies)).dump() << "\n";
+    file << json.dump() << "\n";
   }
   TORCH_CHECK(
       file.flush(), "[serve] could not write ", path, ". Free some space.");
@@ -174,21 +162,42 @@ int train_and_publish(const TrainerOptions& options) {
   torch::set_num_threads(1);
   const MovieLens data = load_movielens(options.movielens);
   check_data(data, options.movielens);
-  Trainer trainer(data);
+  const tessera::data::FeaturePipeline pipeline = movie_pipeline(data);
+  Trainer trainer(data, pipeline);
   const training::StopSignal signal;
   for (int i = 0; i < 200 && signal.name() == nullptr; ++i) {
     trainer.train_step();
   }
   // snippet: publish_program
   const std::string program = options.directory + "/program.pt2";
+  const tessera::ExportExample example = tessera::with_one_user(
+      {.features = trainer.stream().batch(0, 3).features}, {"user", "liked"});
+  tessera::export_dense_pt2(trainer.model(), program, example);
+  // end snippet
+  // snippet: publish_items
+  const std::string query = options.directory + "/query.pt2";
   tessera::export_dense_pt2(
-      trainer.model(),
-      program,
-      {.features = trainer.stream().request(1, {1, 2, 3})});
+      std::make_shared<UserTower>(trainer.model()),
+      query,
+      {.features = {
+           {"user", example.features["user"]},
+           {"liked", example.features["liked"]}}});
+  const std::string file = options.directory + "/pipeline.json";
+  tessera::save_pipeline(pipeline, file);
   serving::Publisher publisher(
       trainer.model(),
       options.directory + "/published",
-      {.background = true, .program = program});
+      {.background = true,
+       .pipeline = file,
+       .program = program,
+       .items = serving::PublishedItems{
+           .items = [&] { return trainer.items(); },
+           .query = query,
+           .item = "movie",
+           .user_items = "liked",
+           .fold_in = serving::PublishedFoldIn{.regularization = 1.0},
+           .attributes = movie_catalogue(data),
+           .num_candidates = 200}});
   // end snippet
   write_requests(trainer.stream(), data, options.directory + "/requests.jsonl");
   const pid_t server = getppid();
