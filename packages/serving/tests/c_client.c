@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints what a published model has, and the first number of each row that belongs to the raw values of two users:
- * c_client DIRECTORY */
+/* Prints what a published model has, the first number of each row that belongs to the raw values of two users, and an
+ * item for one of them: c_client DIRECTORY */
 #include <tessera/serving/tessera_serving.h>
 
 #include <inttypes.h>
@@ -64,6 +64,26 @@ static void print_rows(
   free(out);
 }
 
+/* Prints the best film that a user has not watched. `watched` has the films of two users. */
+static void print_recommendation(
+    const tessera_version* version,
+    const tessera_column* watched) {
+  // snippet: recommend
+  const int64_t begin = watched->row_splits[1]; /* of the second user */
+  const tessera_recommend_request request = {
+      .items = &watched->integers[begin],
+      .num_items = (size_t)(watched->row_splits[2] - begin),
+      .k = 1,
+      .exclude_seen = 1};
+  tessera_recommendation* found = tessera_version_recommend(version, &request);
+  check(found != NULL);
+  for (size_t i = 0; i < found->num_items; ++i) {
+    printf("item %" PRId64 ": %.9g\n", found->ids[i], found->scores[i]);
+  }
+  tessera_recommendation_release(found);
+  // end snippet
+}
+
 static void print_rows_of_two_users(const tessera_version* version) {
   // snippet: columns
   /* The first user has watched one film, and the second one two. The age of the first one is
@@ -87,6 +107,7 @@ static void print_rows_of_two_users(const tessera_version* version) {
     print_rows(version, &inputs->features[i]);
   }
   printf("age: %.9g and %.9g\n", inputs->dense[0], inputs->dense[1]);
+  print_recommendation(version, &inputs->features[0]);
   tessera_pipeline_result_release(inputs);
   tessera_pipeline_release(pipeline);
   // end snippet

@@ -165,7 +165,7 @@ TEST_F(ServingDocsTest, PublishesDuringFit) {
   EXPECT_EQ(Reader("published").version()->number(), 1);
 }
 
-// Publishes a model with a pipeline of films and ages.
+// Publishes a model with a pipeline of films and ages, and with the films as items.
 std::shared_ptr<PublishedModel> publish_with_pipeline() {
   const auto model = std::make_shared<PublishedModel>();
   save_pipeline(
@@ -180,7 +180,16 @@ std::shared_ptr<PublishedModel> publish_with_pipeline() {
             .transform =
                 data::transforms::Normalize{.mean = 40.0, .variance = 100.0}}}),
       "pipeline.json");
-  Publisher publisher(model, "published", {.pipeline = "pipeline.json"});
+  const PublishedItems films{
+      .items =
+          [&] {
+            return RecommenderItems{
+                .vectors = model->embedding->read_rows("movies", 0, 4)};
+          },
+      .item = "watched",
+      .fold_in = PublishedFoldIn{.regularization = 0.5}};
+  Publisher publisher(
+      model, "published", {.pipeline = "pipeline.json", .items = films});
   publisher.publish({.step = 70, .metrics = {{"auc", 0.75}}});
   return model;
 }
@@ -197,8 +206,11 @@ TEST_F(ServingDocsTest, AProgramInCReads) {
   ASSERT_EQ(std::system((command + " published > out").c_str()), 0);
   // Ids 0 and 1 are those of missing and of unknown films.
   const at::Tensor rows = model->embedding->read_rows("movies", 0, 4);
+  const std::string out = read_text("out");
+  const size_t begin = out.find("item 3: ");
+  ASSERT_NE(begin, std::string::npos) << out;
   EXPECT_EQ(
-      read_text("out"),
+      out,
       "version 1 of base 1, step 70\nauc: 0.75\n"
       "head.weight: float32, 16 bytes\nhead.bias: float32, 4 bytes\n" +
           format(
@@ -206,7 +218,14 @@ TEST_F(ServingDocsTest, AProgramInCReads) {
               rows[3][0].item<double>(),
               static_cast<double>(
                   (rows[2][0].item<float>() + rows[1][0].item<float>()) *
-                  0.5F)));
+                  0.5F)) +
+          out.substr(begin));
+  // The second user has watched film 2, which gives the vector u that minimizes
+  // (1 - u v)^2 + 0.5 |u|^2.
+  const at::Tensor seen = rows[2].to(at::kDouble);
+  const auto score = rows[3].to(at::kDouble).dot(seen) / (seen.dot(seen) + 0.5);
+  const double shown = std::stod(out.substr(begin + std::strlen("item 3: ")));
+  EXPECT_NEAR(shown, score.item<double>(), 1e-6);
   EXPECT_NE(std::system((command + " nowhere 2> errors").c_str()), 0);
   EXPECT_CONTAINS(read_text("errors"), "nowhere");
 }

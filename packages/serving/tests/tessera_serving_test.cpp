@@ -7,6 +7,8 @@
 #include "packages/data/tests/column_builders.h"
 #include "packages/serving/tests/published_model.h"
 
+#include <fmt/format.h>
+
 namespace tessera::serving::tessera_serving_test {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -389,6 +391,147 @@ TEST(CInterfaceTest, AVersionWithoutAPipelineSaysSo) {
   tessera_version_info_release(info);
   tessera_version_release(version);
   tessera_reader_close(reader);
+}
+
+// The ids and from of a result, or the error.
+std::string recommended(
+    const tessera_version* version,
+    const tessera_recommend_request& request) {
+  tessera_recommendation* found = tessera_version_recommend(version, &request);
+  if (found == nullptr) {
+    return tessera_error();
+  }
+  std::string text;
+  for (size_t i = 0; i < found->num_items; ++i) {
+    text += fmt::format("{} {}, ", found->ids[i], found->scores[i]);
+  }
+  text += fmt::format(
+      "from {} of {}, history {}",
+      static_cast<int>(found->from),
+      found->passed,
+      found->has_history);
+  tessera_recommendation_release(found);
+  return text;
+}
+
+TEST(CInterfaceTest, ItemsAreRecommended) {
+  const TemporaryFolder folder;
+  const PublishedItems items{
+      .items =
+          [] {
+            return RecommenderItems{
+                .vectors =
+                    at::tensor(
+                        {1.0F, 0.0F, 0.0F, 1.0F, 2.0F, 2.0F, 3.0F, -1.0F})
+                        .view({4, 2}),
+                .ids = at::tensor({10, 20, 30, 40}, at::kLong),
+                .popularity = at::tensor({5, 9, 1, 2}, at::kLong)};
+          },
+      .users = [] { return at::eye(2); },
+      .fold_in = PublishedFoldIn{.regularization = 1.0},
+      .seen =
+          [](const at::Tensor&) {
+            return RaggedFeature{
+                at::tensor({40}, at::kLong), at::tensor({0, 1, 1}, at::kLong)};
+          },
+      .attributes = columns_of(
+          {{"item", integers({10, 20, 30, 40})},
+           {"color", text({"red", "blue", "red", "red"})}})};
+  Publisher(
+      std::make_shared<PublishedModel>(),
+      folder / "published",
+      {.items = items})
+      .publish();
+  tessera_reader* opened = nullptr;
+  const std::string path = folder / "published";
+  ASSERT_EQ(tessera_reader_open(path.c_str(), nullptr, &opened), 0);
+  tessera_version* version = tessera_reader_version(opened);
+
+  const int64_t user = 0;
+  const std::vector<int64_t> ids{40, 20};
+  const std::vector<float> vector{0.0F, 1.0F};
+  const auto expect = [&](auto change, const std::string& expected) {
+    tessera_recommend_request request{};
+    request.k = 2;
+    change(request);
+    EXPECT_CONTAINS(recommended(version, request), expected);
+  };
+  using Request = tessera_recommend_request;
+  expect([](Request&) {}, "20 9, 10 5, from 2 of 4, history 0");
+  expect(
+      [&](Request& request) { request.user = &user; },
+      "40 3, 30 2, from 0 of 4, history 0");
+  expect(
+      [&](Request& request) {
+        request.user = &user;
+        request.exclude_seen = 1;
+      },
+      "30 2, 10 1, from 0 of 4, history 1");
+  expect(
+      [&](Request& request) {
+        request.vector = vector.data();
+        request.dim = 2;
+        request.where = "color = 'red'";
+      },
+      "30 2, 10 0, from 0 of 3, history 0");
+  expect(  // (1 - u v)^2 + |u|^2 is least for v / 2
+      [&](Request& request) {
+        request.items = &ids[1];
+        request.num_items = 1;
+      },
+      "30 1, 20 0.5, from 1 of 4, history 0");
+  expect(
+      [&](Request& request) {
+        request.user = &user;
+        request.exclude = ids.data();
+        request.num_exclude = 2;
+      },
+      "30 2, 10 1, from 0 of 4, history 0");
+  expect(
+      [&](Request& request) {
+        request.user = &user;
+        request.choose_from = ids.data();
+        request.num_choose_from = 2;
+      },
+      "40 3, 20 0, from 0 of 2, history 0");
+  expect(
+      [&](Request& request) {
+        request.user = &user;
+        request.choose_from = ids.data();  // none
+      },
+      "from 0 of 0, history 0");
+  expect(
+      [&](Request& request) {
+        request.user = &user;
+        request.diverse_column = "color";
+        request.max_per_value = 1;
+      },
+      "40 3, 20 0, from 0 of 4, history 0");
+
+  expect([](Request& request) { request.k = 0; }, "k must be in [1, 4]");
+  expect([](Request& request) { request.num_items = 2; }, "items should have");
+  expect([](Request& request) { request.dim = 2; }, "vector should have 2");
+  expect(
+      [](Request& request) { request.num_exclude = 1; }, "exclude should have");
+  expect(
+      [](Request& request) { request.num_choose_from = SIZE_MAX; },
+      "choose_from should have");
+  expect(
+      [&](Request& request) {
+        request.vector = vector.data();
+        request.dim = 1;
+      },
+      "the vector of the user must have 2 finite numbers");
+  expect([](Request& request) { request.where = "size > 3"; }, "'size'");
+  expect(
+      [](Request& request) { request.diverse_column = "color"; },
+      "max_per_value");
+  EXPECT_EQ(tessera_version_recommend(version, nullptr), nullptr);
+  EXPECT_CONTAINS(tessera_error(), "request is NULL");
+  EXPECT_CONTAINS(recommended(nullptr, {}), "version is NULL");
+  tessera_recommendation_release(nullptr);
+  tessera_version_release(version);
+  tessera_reader_close(opened);
 }
 
 // The address sanitizer sees a pointer into what is gone.
