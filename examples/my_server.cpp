@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Learns from a file of clicks and recommends items over HTTP. Copy it, and name your
 // columns in place of user and item.
-// snippet: program
 #include <tessera/tessera.h>
 #include <unistd.h>
 #include <iostream>
@@ -52,6 +51,7 @@ void run(
       train.shuffle({.buffer = 100'000}).batch({.size = 256}),
       training::make_train_step(optimizer, loss_of),
       {.epochs = 10, .model = model, .callbacks = {training::ProgressBar()}});
+  // snippet: serve
   // 4. Publish the model with its items.
   save_pipeline(pipeline, "pipeline.json");
   const auto vectors = [&](const std::string& name) {
@@ -76,6 +76,7 @@ void run(
   const serving::Server server(reader, {.port = port});
   std::cout << "serving at http://127.0.0.1:" << server.port() << std::endl;
   pause();
+  // end snippet
 }
 int main(int argc, char** argv) try {
   limit_thread_spins(argv);
@@ -91,4 +92,3 @@ int main(int argc, char** argv) try {
   std::cerr << error.what() << "\n";  // such as a port that is in use
   return 1;
 }
-// end snippet

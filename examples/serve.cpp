@@ -127,9 +127,8 @@ int serve(const std::string& program, const Options& options) {
   std::cout << "serving at " << url << "\nscores for a user:\n  head -1 "
             << options.trainer.directory << "/requests.jsonl | curl " << url
             << "/score -d @-\nfilms for a user:\n  curl " << url
-            << "/recommend -d '{\"user\": {\"user\": \"1\", \"liked\": []}}'\n"
-               "Stop with Ctrl-C."
-            << std::endl;
+            << R"(/recommend -d '{"user": {"user": "1", "liked": []}}')"
+            << "\nStop with Ctrl-C." << std::endl;
   const auto begin = std::chrono::steady_clock::now();
   bool has_trainer = true;
   while (signal.name() == nullptr &&

@@ -108,12 +108,14 @@ MovieRankerImpl::MovieRankerImpl(
       "tower", tessera::MLP(tessera::MLPOptions{.units = {64, 32, 1}}));
 }
 
+// snippet: forward
 torch::Tensor MovieRankerImpl::forward(const tessera::Features& features) {
   const auto rows = embedding->forward(features);
   const torch::Tensor users =
       query_tower->forward({{"user", rows["user"]}, {"liked", rows["liked"]}});
   return tower->forward(rows).squeeze(1) + (users * rows["movie"]).sum(1);
 }
+// end snippet
 
 RatingStream::RatingStream(
     const MovieLens& data,

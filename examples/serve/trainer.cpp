@@ -11,7 +11,6 @@
 #include <iostream>
 #include <memory>
 #include <random>
-#include <string>
 #include <thread>
 
 #include <unistd.h>

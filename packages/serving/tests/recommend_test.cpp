@@ -655,6 +655,16 @@ TEST_F(RecommendPublisherTest, TheCodeOfTheDocsRuns) {
   publisher.publish();
   // end snippet
   EXPECT_TRUE(publisher.report().is_base);
+  const auto version = Reader(directory).version();
+  // snippet: RecommendRequest
+  const RecommendRequest request{.user = 7, .k = 2, .where = "genre = 'drama'"};
+  const RecommendResult found = version->recommend({&request, 1}).front();
+  for (const int64_t film : found.ids) {
+    std::cout << film << "\n";  // best first
+  }
+  // end snippet
+  EXPECT_EQ(
+      std::set(found.ids.begin(), found.ids.end()), std::set<int64_t>({0, 2}));
 }
 
 }  // namespace tessera::serving::recommend_test

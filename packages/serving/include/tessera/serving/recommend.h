@@ -10,7 +10,14 @@
 
 namespace tessera::serving {
 
+// snippet: packages/serving/tests/recommend_test.cpp RecommendRequest
 /// A user for whom Version::recommend() finds items.
+///
+///   const RecommendRequest request{.user = 7, .k = 2, .where = "genre = 'drama'"};
+///   const RecommendResult found = version->recommend({&request, 1}).front();
+///   for (const int64_t film : found.ids) {
+///     std::cout << film << "\n";  // best first
+///   }
 struct RecommendRequest {
   /// The id of the user. Unset: the request has none.
   std::optional<int64_t> user = {};
