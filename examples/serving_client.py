@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Looks up the rows of raw values in a published model, through the C interface. It needs NumPy:
+"""Looks up raw values in a published model and recommends items, through the C interface. It needs NumPy:
     python3 serving_client.py libtessera_serving.so published '{"watched": [["Heat"], []], "age": [45, null]}'
 """
 import json
 import sys
-import time
-from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t
+from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_float, c_int, c_int64, c_size_t
 
 import numpy as np
 
@@ -17,13 +16,14 @@ def struct(**fields):
 
 # The structs of tessera_serving.h, without the last fields of some, which this program does not read.
 Handle = struct()
-Metric = struct(name=c_char_p, value=c_double)
-Info = struct(base=c_int64, time=c_double, metrics=POINTER(Metric), num_metrics=c_size_t)
 ColumnInfo = struct(name=c_char_p, type=c_char_p, takes_lists=c_int)
 Pipeline = struct(columns=POINTER(ColumnInfo), num_columns=c_size_t)
 Column = struct(name=c_char_p, integers=POINTER(c_int64), floats=POINTER(c_float), texts=POINTER(c_char_p),
                 num_values=c_size_t, row_splits=POINTER(c_int64), num_examples=c_size_t)
 Result = struct(features=POINTER(Column), num_features=c_size_t)
+Request = struct(user=POINTER(c_int64), items=POINTER(c_int64), num_items=c_size_t, vector=POINTER(c_float),
+                 dim=c_size_t, k=c_int64, exclude_seen=c_int, where=c_char_p, others=c_size_t * 6)
+Found = struct(ids=POINTER(c_int64), scores=POINTER(c_float), num_items=c_size_t)
 # The field of Column, its type and the missing value, by the type of a column. Other types have either numbers.
 INTEGERS, FLOATS = ("integers", c_int64, -(2**63)), ("floats", c_float, np.nan)
 FIELDS = {b"text": ("texts", c_char_p, None), b"float32": FLOATS}
@@ -65,16 +65,16 @@ def look_up(version, ids):
 
 
 reader, values = POINTER(Handle)(), json.loads(sys.argv[3])
-while library.tessera_reader_open(sys.argv[2].encode(), None, byref(reader)) != 0:  # there is no version yet
-    print(library.tessera_error().decode(), file=sys.stderr)
-    time.sleep(1)
+call("tessera_reader_open", sys.argv[2].encode(), None, byref(reader), result=c_int)
 version = call("tessera_reader_version", reader, result=POINTER(Handle))
-info = call("tessera_version_describe", version, result=POINTER(Info))
-print({metric.name.decode(): metric.value for metric in info[0].metrics[: info[0].num_metrics]})
 pipeline = call("tessera_version_pipeline", version, result=POINTER(Pipeline))[0]
 columns = [make_column(info, values[info.name.decode()]) for info in pipeline.columns[: pipeline.num_columns]]
 result = call("tessera_pipeline_apply", byref(pipeline), (Column * len(columns))(*columns), c_size_t(len(columns)),
               result=POINTER(Result))
 for ids in result[0].features[: result[0].num_features]:
     print(ids.name.decode(), look_up(version, ids).tolist())
+own = Request(items=ids.integers, num_items=ids.row_splits[1] if ids.row_splits else 1, k=1, exclude_seen=1)
+found = call("tessera_version_recommend", version, byref(own), result=POINTER(Found))
+print("items", found[0].ids[: found[0].num_items], found[0].scores[: found[0].num_items])
+library.tessera_recommendation_release(found)
 library.tessera_pipeline_result_release(result)  # a server also releases the others when it has new ones
