@@ -2,8 +2,9 @@
 // Learns from a file of clicks and recommends items over HTTP. Copy it, and name your
 // columns in place of user and item.
 #include <tessera/tessera.h>
-#include <unistd.h>
+#include <chrono>
 #include <iostream>
+#include <thread>
 
 using namespace tessera;
 using namespace tessera::data;
@@ -75,7 +76,7 @@ void run(
   const auto reader = std::make_shared<serving::Reader>("published");
   const serving::Server server(reader, {.port = port});
   std::cout << "serving at http://127.0.0.1:" << server.port() << std::endl;
-  pause();
+  std::this_thread::sleep_for(std::chrono::years(100));
   // end snippet
 }
 int main(int argc, char** argv) try {
