@@ -34,7 +34,8 @@ def write_ratings(folder):
     folder.mkdir()
     genres = [[1 + film % 6, 1 + film // 7 % 6] for film in range(60)]
     years = [1970 + film for film in range(30)] * 2
-    titles = [LIKED if film == 26 else f"Film {film} ({years[film]})" for film in range(60)]  # 7 pass FILTER, also LIKED
+    # FILTER lets 7 films pass, also LIKED.
+    titles = [LIKED if film == 26 else f"Film {film} ({years[film]})" for film in range(60)]
     (folder / "u.genre").write_text("".join(f"{name}|{i}\n" for i, name in enumerate(GENRES)))
     (folder / "u.occupation").write_text("other\n")
     (folder / "u.user").write_text("".join(f"{user}|30|M|other|12345\n" for user in range(1, 41)))
