@@ -203,8 +203,8 @@ void ItemPublisher::add(bool is_base, VersionContent& content) const {
   ItemsFile file{
       .user = options_.user,
       .item = options_.item,
-      .user_items = options_.user_items.empty() ? options_.item
-                                                : options_.user_items,
+      .user_items =
+          options_.user_items.empty() ? options_.item : options_.user_items,
       .num_reserved_users = given_.num_reserved_users(),
       .num_reserved_items = given_.num_reserved_items(),
       .is_cosine = options_.score == ItemScore::kCosine,
