@@ -66,7 +66,7 @@ GivenItems::GivenItems(
       outputs.end();
   TESSERA_CHECK_VALUE(
       has_user || user == RecommenderOptions().user,
-      "{} the pipeline has no output '{}', which options.user names. Correct the name.",
+      "{} the pipeline has no output '{}', which the option `user` names. Correct the name.",
       where_,
       shorten(user));
   num_reserved_users_ = has_user ? pipeline_->num_reserved_ids(user) : 0;
@@ -140,7 +140,7 @@ SortedItems GivenItems::sort(const RecommenderItems& given, ItemScore score)
         popularity.dim() == 1 && popularity.size(0) == size &&
             popularity.layout() == at::kStrided &&
             popularity.device().is_cpu() &&
-            popularity.isfinite().all().item<bool>(),
+            popularity.to(at::kFloat).isfinite().all().item<bool>(),
         "{} items.popularity must have one finite number per item, [{}], dense and on the CPU, but got {}. Correct it.",
         where_,
         size,

@@ -91,7 +91,8 @@ std::vector<int64_t> users_from(const Request& request, RecommendedFrom from) {
 std::vector<std::vector<ScoredRow>> search(
     const Request& request,
     std::span<const int64_t> users,
-    int64_t k) {
+    int64_t k,
+    const RowSet* allowed) {
   const at::Tensor& vectors = request.items->sorted.vectors;
   const RowSegment segment{
       .rows = {.first = vectors.const_data_ptr()}, .num_rows = vectors.size(0)};
@@ -102,7 +103,7 @@ std::vector<std::vector<ScoredRow>> search(
     requests.push_back(
         {.vector = request.vectors.const_data_ptr<float>() + user * rows.dim,
          .k = std::min(k, segment.num_rows),
-         .allowed = request.allowed.get(),
+         .allowed = allowed,
          .excluded = request.users[static_cast<size_t>(user)].excluded});
   }
   const auto bytes = static_cast<int64_t>(vectors.nbytes());
@@ -374,17 +375,20 @@ class Recommender::Impl {
     std::vector<int64_t> users = users_from(request, RecommendedFrom::kQuery);
     const auto folded = users_from(request, RecommendedFrom::kFoldIn);
     users.insert(users.end(), folded.begin(), folded.end());
-    auto rows = search(request, users, count);
+    auto rows = search(request, users, count, request.allowed.get());
     for (size_t i = 0; i < users.size(); ++i) {
       const int64_t user = users[i];
       if (options_.ranker) {
         rank(request, user, rows[i]);
       }
-      found[user] = choose(request, [&](int64_t size) {
-        return options_.ranker || size <= count
-            ? rows[i]
-            : search(request, std::span(&user, 1), size).front();
-      });
+      const auto ranked = [&](int64_t size, const RowSet* allowed) {
+        const bool is_first = allowed == request.allowed.get();
+        if (is_first || options_.ranker) {
+          return first_rows(rows[i], size, is_first ? nullptr : allowed, {});
+        }
+        return search(request, std::span(&user, 1), size, allowed).front();
+      };
+      found[user] = choose(request, ranked);
     }
     for (const int64_t user :
          users_from(request, RecommendedFrom::kPopularity)) {
@@ -393,24 +397,27 @@ class Recommender::Impl {
           "{} user {} of the batch is unknown and has no items, and the items have no popularity. Set RecommenderItems::popularity, or leave the user out.",
           kRecommend,
           user);
-      found[user] = choose(request, [&](int64_t size) {
+      const auto ranked = [&](int64_t size, const RowSet* allowed) {
         return first_rows(
             request.items->by_popularity,
             size,
-            request.allowed.get(),
+            allowed,
             request.users[user].excluded);
-      });
+      };
+      found[user] = choose(request, ranked);
     }
     return found;
   }
 
-  template <class Ranked>
-  static std::vector<ScoredRow> choose(const Request& request, Ranked ranked) {
+  static std::vector<ScoredRow> choose(
+      const Request& request,
+      const ItemCatalogue::Ranked& ranked) {
+    const auto& diversity = request.options.diversity;
     return request.items->catalogue.choose(
         request.options.k,
         request.diverse,
-        request.options.diversity ? request.options.diversity->max_per_value
-                                  : 0,
+        diversity ? diversity->max_per_value : 0,
+        request.allowed.get(),
         ranked);
   }
 

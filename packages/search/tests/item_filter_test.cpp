@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/search/src/scan/item_filter.h"
-#include "packages/search/src/scan/diverse_choice.h"
 #include "packages/search/src/scan/filter_cache.h"
+#include "packages/search/src/scan/item_catalogue.h"
 #include "tests/test_util.h"
 
 namespace tessera::item_filter_test {
@@ -561,39 +561,58 @@ TEST(FilterCacheTest, ServesSeveralThreads) {
   EXPECT_EQ(num_wrong, 0);
 }
 
-TEST(DiverseChoiceTest, LeavesOutWhatTooManyBetterOnesAreLike) {
+TEST(ItemCatalogueTest, ListsLeaveOutWhatTooManyBetterOnesAreLike) {
   Random random(11);
   for (int64_t round = 0; round < 2'000; ++round) {
-    const auto size = static_cast<int64_t>(random() % 300);
+    const auto size = static_cast<int64_t>(random() % 300 + 1);
     const auto num_values = random() % 20 + 1;
-    std::vector<std::optional<int64_t>> values;
+    Rows ids(static_cast<size_t>(size));
+    std::iota(ids.begin(), ids.end(), 0);
+    Rows values;
     for (int64_t i = 0; i < size; ++i) {
       // Small values are more frequent, and 0 is missing.
       const auto value =
           static_cast<int64_t>(std::min(random(), random()) % num_values);
-      values.push_back(value == 0 ? std::nullopt : std::optional(value));
+      values.push_back(value == 0 ? data::kMissing : value);
     }
+    const std::string bytes = write_item_attributes(
+        {{"value", {.values = std::span<const int64_t>(values)}}});
+    const ItemAttributes attributes(bytes, "[test]");
+    const ItemCatalogue catalogue(ids, &attributes);
     const auto k = static_cast<int64_t>(random() % 30 + 1);
     const auto limit = static_cast<int64_t>(random() % 4 + 1);
+    const RowSet even =
+        RowSet::where(size, [](int64_t row) { return row % 2 == 0; });
+    const RowSet* allowed = round % 3 == 0 ? &even : nullptr;
     Rows expected;
     std::map<int64_t, int64_t> counts;
     for (int64_t i = 0; i < size; ++i) {
-      const auto value = values[static_cast<size_t>(i)];
-      if (std::ssize(expected) < k && (!value || counts[*value] < limit)) {
+      const int64_t value = values[static_cast<size_t>(i)];
+      if (std::ssize(expected) < k &&
+          (allowed == nullptr || allowed->contains(i)) &&
+          (value == data::kMissing || counts[value] < limit)) {
         expected.push_back(i);
-        counts[value.value_or(0)] += static_cast<int64_t>(value.has_value());
+        ++counts[value];
       }
     }
-    const Rows chosen = choose_diverse(
-        k,
-        limit,
-        [&](int64_t count) {
-          Rows ranked(static_cast<size_t>(std::min(count, size)));
-          std::iota(ranked.begin(), ranked.end(), 0);
-          return ranked;
-        },
-        [&](int64_t i) { return values[static_cast<size_t>(i)]; });
+    uint64_t num_searches = 0;
+    const auto ranked = [&](int64_t count, const RowSet* open) {
+      ++num_searches;
+      std::vector<ScoredRow> rows;
+      for (int64_t i = 0; i < size && std::ssize(rows) < count; ++i) {
+        if (open == nullptr || open->contains(i)) {
+          rows.push_back({.number = i});
+        }
+      }
+      return rows;
+    };
+    Rows chosen;
+    for (const ScoredRow& row : catalogue.choose(
+             k, &attributes.columns().front(), limit, allowed, ranked)) {
+      chosen.push_back(row.number);
+    }
     ASSERT_EQ(chosen, expected);
+    ASSERT_LE(num_searches, num_values + 1);
   }
 }
 

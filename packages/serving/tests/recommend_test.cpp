@@ -152,8 +152,10 @@ TEST_F(RecommendPublisherTest, ABaseHasTablesAndFiles) {
       rows_of(version, kPopularity),
       in_order(items_.popularity).to(at::kFloat).unsqueeze(1));
   const at::Tensor doubles = items_.vectors.to(at::kDouble);
-  test::expect_close(
-      rows_of(version, kItemProducts), doubles.t().matmul(doubles));
+  const at::Tensor products =
+      rows_of(version, kItemProducts).to(at::kDouble).view({kDim, 2, kDim});
+  EXPECT_TRUE(
+      at::allclose(products.sum(1), doubles.t().matmul(doubles), 1e-13, 1e-13));
   EXPECT_EQ(
       publisher.report().rows,
       2 * kUsers + 3 * kFilms + kDim);  // and the tables of the model
@@ -421,6 +423,52 @@ TEST_F(RecommendPublisherTest, AReaderRecommendsFromTheNewestVectors) {
       EXPECT_TRUE(reader.refresh());
     }
   }
+}
+
+// Without a table of users, an id says nothing about a user. The vectors of the items are
+// nearly parallel, so the equations need the precision of doubles.
+TEST_F(RecommendPublisherTest, ItemsGiveTheVectorOfAUser) {
+  items_.vectors = at::randn({kFilms, 1}).matmul(at::randn({1, kDim})) * 100 +
+      at::randn({kFilms, kDim}) * 1e-3;
+  PublishedItems items = given();
+  items.users = nullptr;
+  items.fold_in = PublishedFoldIn{
+      .regularization = 0.01,
+      .regularization_per_item = 0.001,
+      .catalogue_confidence = 0.5};
+  Publisher publisher(model_, path_, options_of(items));
+  publisher.publish();
+  const Reader reader(path_, {.follow = false});
+  // An item twice, and ids that are no items.
+  const std::vector<int64_t> history{30, 9, 30, 1, 1 << 20};
+  const at::Tensor rows = at::tensor({10, 3, 10}, at::kLong);
+
+  const at::Tensor vectors = in_order(items_.vectors).to(at::kDouble);
+  const at::Tensor own = vectors.index_select(0, rows);
+  at::Tensor is_other = at::ones({kFilms}, at::kBool);
+  is_other.index_fill_(0, rows, false);
+  const at::Tensor others =
+      vectors.index_select(0, is_other.nonzero().squeeze(1));
+  const at::Tensor matrix = own.t().matmul(own) +
+      0.5 * others.t().matmul(others) +
+      (0.01 + 3 * 0.001) * at::eye(kDim, at::kDouble);
+  const at::Tensor scores =
+      vectors.matmul(at::linalg_solve(matrix, own.sum(0)));
+  const auto [best, best_rows] = scores.topk(kFilms);
+  for (const std::optional<int64_t> user :
+       {std::optional<int64_t>(), std::optional<int64_t>(7)}) {
+    const RecommendRequest request{.user = user, .items = history, .k = kFilms};
+    const RecommendResult found =
+        reader.version()->recommend({&request, 1}).front();
+    EXPECT_EQ(found.from, RecommendedFrom::kFoldIn);
+    EXPECT_TRUE(at::allclose(
+        at::tensor(found.scores).to(at::kDouble), best, 1e-4, 1e-6));
+    EXPECT_TENSOR_EQ(at::tensor(found.ids, at::kLong), best_rows * 3);
+  }
+  const RecommendRequest nobody{.user = 7, .items = std::vector<int64_t>{1}};
+  EXPECT_EQ(
+      reader.version()->recommend({&nobody, 1}).front().from,
+      RecommendedFrom::kPopularity);
 }
 
 TEST_F(RecommendPublisherTest, CosinesHaveVectorsOfLengthOne) {

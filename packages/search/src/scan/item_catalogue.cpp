@@ -6,7 +6,10 @@
 #include "packages/search/src/scan/item_filter.h"
 #include "src/common/check.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <unordered_map>
+#include <utility>
 
 namespace tessera {
 
@@ -116,6 +119,46 @@ const AttributeColumn& ItemCatalogue::diverse_column(
       where,
       max_per_value);
   return column;
+}
+
+std::vector<ScoredRow> ItemCatalogue::choose(
+    int64_t k,
+    const AttributeColumn* column,
+    int64_t max_per_value,
+    const RowSet* allowed,
+    const Ranked& ranked) const {
+  if (column == nullptr) {
+    return ranked(k, allowed);
+  }
+  const int64_t count = 4 * k;
+  std::unordered_map<int64_t, int64_t> num_chosen;
+  const auto value_of = [&](int64_t row) {
+    return column->values[static_cast<size_t>(attribute_row(row))];
+  };
+  const auto has_room = [&](int64_t row) {
+    const auto found = num_chosen.find(value_of(row));
+    return found == num_chosen.end() || found->second < max_per_value;
+  };
+  std::vector<ScoredRow> chosen;
+  RowSet open;  // rows that may still be chosen
+  for (auto rows = ranked(count, allowed);; rows = ranked(count, &open)) {
+    for (const ScoredRow& row : rows) {
+      if (std::ssize(chosen) < k && has_room(row.number)) {
+        chosen.push_back(row);
+        const int64_t value = value_of(row.number);
+        num_chosen[value] += data::is_missing(value) ? 0 : 1;
+      }
+    }
+    if (std::ssize(rows) < count || std::ssize(chosen) == k) {
+      return chosen;
+    }
+    open = RowSet::where(size(), [&](int64_t row) {
+      return (allowed == nullptr || allowed->contains(row)) && has_room(row);
+    });
+    for (const ScoredRow& row : chosen) {
+      open.remove(row.number);
+    }
+  }
 }
 
 void sort_by_score(std::vector<ScoredRow>& rows) {

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "packages/search/src/scan/diverse_choice.h"
 #include "packages/search/src/scan/filter_cache.h"
 #include "packages/search/src/scan/item_attributes.h"
 #include "packages/search/src/scan/row_scan.h"
 #include "packages/search/src/scan/row_set.h"
 
-#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -54,29 +52,20 @@ class ItemCatalogue {
       int64_t max_per_value,
       const std::string& where) const;
 
-  /// The best k rows of which at most `max_per_value` have the same value of `column`, as in
-  /// choose_diverse().
-  template <class Ranked>
+  /// Returns the best `count` allowed rows, best first, or all if there are fewer.
+  /// nullptr: all rows are allowed.
+  using Ranked = std::function<
+      std::vector<ScoredRow>(int64_t count, const RowSet* allowed)>;
+
+  /// The best k allowed rows. With a column, at most `max_per_value` of them have the same
+  /// value: a row is left out if so many better ones have its value. Rows without a value
+  /// are not limited.
   std::vector<ScoredRow> choose(
       int64_t k,
       const AttributeColumn* column,
       int64_t max_per_value,
-      Ranked ranked) const {
-    if (column == nullptr) {
-      std::vector<ScoredRow> rows = ranked(k);
-      rows.resize(std::min(rows.size(), static_cast<size_t>(k)));
-      return rows;
-    }
-    return choose_diverse(
-        k,
-        max_per_value,
-        ranked,
-        [&](const ScoredRow& row) -> std::optional<int64_t> {
-          const int64_t value =
-              column->values[static_cast<size_t>(attribute_row(row.number))];
-          return data::is_missing(value) ? std::nullopt : std::optional(value);
-        });
-  }
+      const RowSet* allowed,
+      const Ranked& ranked) const;
 
   /// The row of ItemAttributes of an item.
   int64_t attribute_row(int64_t row) const {

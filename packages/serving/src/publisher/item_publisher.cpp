@@ -13,6 +13,7 @@
 #include "src/common/check.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -62,7 +63,7 @@ const PublishedItems& checked(const PublishOptions& options) {
   return items;
 }
 
-// The sum of v v^T over the rows v, [dim, dim].
+// The sum of v v^T over the rows v as float32, and what that leaves of it, [dim, 2 dim].
 at::Tensor products_of(const at::Tensor& vectors) {
   constexpr int64_t kRows = 10'000;  // at once, as doubles
   const int64_t dim = vectors.size(1);
@@ -71,8 +72,13 @@ at::Tensor products_of(const at::Tensor& vectors) {
     const at::Tensor rows = part.to(at::kDouble);
     sum.addmm_(rows.t(), rows);
   }
+  const at::Tensor floats = sum.to(at::kFloat);
   return checked_vectors(
-      sum, "[Publisher] the products of items", dim, dim, ItemScore::kDot);
+      at::cat({floats, sum.sub(floats).to(at::kFloat)}, 1),
+      "[Publisher] the products of items",
+      dim,
+      2 * dim,
+      ItemScore::kDot);
 }
 
 // The rows with other bits.
@@ -116,20 +122,16 @@ void ItemPublisher::take(
   const int64_t dim = items.vectors.size(1);
   TESSERA_CHECK_VALUE(
       !query_ ||
-          (!query_->shape.empty() && query_->shape.back().value_or(dim) == dim),
+          (!query_->shape.empty() &&
+           query_->shape.back().value_or(dim) == dim &&
+           std::all_of(
+               query_->shape.begin(),
+               query_->shape.end() - 1,
+               [](const auto& size) { return size.value_or(1) == 1; })),
       "{} the first output of items.query must have {} numbers per user, as the vectors of items, but is {} of another shape. Export a model that returns the vector of the user first.",
       kPublisher,
       dim,
       query_->name);
-  if (!attributes_.empty()) {
-    const ItemAttributes attributes(attributes_, kPublisher);
-    TESSERA_CHECK_VALUE(
-        ItemCatalogue(items.ids, &attributes).has_attributes(),
-        "{} the attributes have no row about an item of the model, whose ids begin with {}. Correct the column of '{}'.",
-        kPublisher,
-        items.ids.front(),
-        shorten(options_.item));
-  }
   taken_ = {.ids = std::move(items.ids)};
   add_table(kItemVectors, items.vectors, options_.format);
   if (options_.exact_scores && options_.format >= RowFormat::kInt8) {
@@ -151,6 +153,15 @@ void ItemPublisher::take(
     add_table(kItemProducts, products_of(items.vectors), RowFormat::kFloat32);
   }
   compare();
+  if (needs_base_ && !attributes_.empty()) {
+    const ItemAttributes attributes(attributes_, kPublisher);
+    TESSERA_CHECK_VALUE(
+        ItemCatalogue(taken_.ids, &attributes).has_attributes(),
+        "{} the attributes have no row about an item of the model, whose ids begin with {}. Correct the column of '{}'.",
+        kPublisher,
+        taken_.ids.front(),
+        shorten(options_.item));
+  }
 }
 
 void ItemPublisher::add_table(

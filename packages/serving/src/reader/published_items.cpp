@@ -151,7 +151,7 @@ ItemSearch::ItemSearch(
   expect(
       fits(vectors_, dim(), size) && fits(exact_vectors_, dim(), size) &&
           fits(popularity_, 1, size) && fits(users_, dim(), -1) &&
-          fits(products_, dim(), dim()) &&
+          fits(products_, 2 * dim(), dim()) &&
           (products_ != nullptr || !fold_in ||
            !(fold_in->catalogue_confidence > 0.0)),
       where,
@@ -167,22 +167,23 @@ RecommendedFrom ItemSearch::from_of(
     const RecommendRequest& request,
     bool has_program) const {
   const bool has_vector = has_program || has_row(request);
-  const bool is_user_known = request.user &&
-      *request.user >= items_->file().num_reserved_users &&
-      (has_vector || users_ == nullptr);
+  const bool is_known = has_vector && request.user &&
+      *request.user >= items_->file().num_reserved_users;
   const bool has_items =
       request.items && std::ranges::any_of(*request.items, [&](int64_t id) {
         return id >= items_->file().num_reserved_items;
       });
-  const bool has_rows =
-      request.items && !items_->catalogue().rows_of(*request.items).empty();
   const bool suits_query =
-      request.user ? is_user_known : !request.items || has_items;
-  return !request.vector.empty() ? RecommendedFrom::kQuery
-      : !is_user_known && items_->file().fold_in && has_rows
-      ? RecommendedFrom::kFoldIn
-      : suits_query && has_vector ? RecommendedFrom::kQuery
-                                  : RecommendedFrom::kPopularity;
+      request.user ? is_known : !request.items || has_items;
+  if (!request.vector.empty()) {
+    return RecommendedFrom::kQuery;
+  }
+  if (!is_known && items_->file().fold_in && request.items &&
+      !items_->catalogue().rows_of(*request.items).empty()) {
+    return RecommendedFrom::kFoldIn;
+  }
+  return suits_query && has_vector ? RecommendedFrom::kQuery
+                                   : RecommendedFrom::kPopularity;
 }
 
 ItemSearch::Query ItemSearch::prepare(
@@ -244,13 +245,16 @@ std::vector<float> ItemSearch::vector_of(
     vector.assign(request.vector.begin(), request.vector.end());
   }
   TESSERA_CHECK_VALUE(
-      std::ssize(vector) == dim() &&
-          std::ranges::all_of(
-              vector, [](double number) { return std::isfinite(number); }),
-      "{} the vector of the user must have {} finite numbers, but has {} numbers. Correct it.",
+      std::ssize(vector) == dim(),
+      "{} the vector of the user must have {} numbers, but has {}. Correct it.",
       where,
       dim(),
       vector.size());
+  TESSERA_CHECK_VALUE(
+      std::ranges::all_of(
+          vector, [](double number) { return std::isfinite(number); }),
+      "{} the vector of the user has NaN or infinity, which have no order. Correct it.",
+      where);
   double length = 1.0;
   if (items_->file().is_cosine) {
     double squares = 0.0;
@@ -276,10 +280,13 @@ std::vector<double> ItemSearch::solve(std::span<const int64_t> rows) const {
   if (products_ != nullptr) {
     std::vector<int64_t> all(size);
     std::iota(all.begin(), all.end(), int64_t{0});
-    std::ranges::transform(
-        rows_of(*products_, all), matrix.begin(), [&](float product) {
-          return options.catalogue_confidence * double{product};
-        });
+    const std::vector<float> products = rows_of(*products_, all);
+    for (size_t i = 0; i < size * size; ++i) {
+      // Each row has the numbers, and then what float32 leaves of them.
+      const float* number = products.data() + i / size * 2 * size + i % size;
+      matrix[i] =
+          options.catalogue_confidence * (number[0] + double{number[size]});
+    }
   }
   const std::vector<float> vectors =
       rows_of(exact_vectors_ != nullptr ? *exact_vectors_ : *vectors_, rows);
@@ -306,76 +313,69 @@ std::vector<double> ItemSearch::solve(std::span<const int64_t> rows) const {
   return solved;
 }
 
-std::span<const ScoredRow> ItemSearch::by_popularity() const {
-  std::call_once(has_sorted_, [&] {
-    std::vector<int64_t> all(static_cast<size_t>(items_->catalogue().size()));
-    std::iota(all.begin(), all.end(), int64_t{0});
-    const std::vector<float> scores = rows_of(*popularity_, all);
-    for (const int64_t row : all) {
-      by_popularity_.push_back(
-          {.number = row, .score = scores[static_cast<size_t>(row)]});
-    }
-    sort_by_score(by_popularity_);
-  });
-  return by_popularity_;
-}
-
 std::vector<std::vector<ScoredRow>> ItemSearch::search(
     std::span<const Query> queries,
     int64_t count) const {
   const int64_t size = items_->catalogue().size();
-  const auto count_of = [&](const Query& query) {
-    const int64_t k = query.request.k;
-    return std::min(
-        std::max(count, query.diverse == nullptr ? k : 4 * k), size);
-  };
+  const float one = 1.0F;  // gives the popularity as the score
   std::vector<std::vector<ScoredRow>> found(queries.size());
-  std::vector<ScanRequest> requests;
-  std::vector<size_t> places;
-  for (size_t i = 0; i < queries.size(); ++i) {
-    const Query& query = queries[i];
-    if (query.from == RecommendedFrom::kPopularity) {
-      found[i] = first_rows(
-          by_popularity(),
-          count_of(query),
-          query.allowed.get(),
-          query.excluded);
-      continue;
+  const auto search_in = [&](const PublishedTable* table,
+                             const PublishedTable* exact,
+                             bool is_popularity) {
+    std::vector<ScanRequest> requests;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < queries.size(); ++i) {
+      const Query& query = queries[i];
+      if (query.vector.empty() == is_popularity) {
+        const int64_t k = query.request.k;
+        places.push_back(i);
+        requests.push_back(
+            {.vector = is_popularity ? &one : query.vector.data(),
+             .k = std::min(
+                 std::max(count, query.diverse == nullptr ? k : 4 * k), size),
+             .allowed = query.allowed.get(),
+             .excluded = query.excluded});
+      }
     }
-    places.push_back(i);
-    requests.push_back(
-        {.vector = query.vector.data(),
-         .k = count_of(query),
-         .allowed = query.allowed.get(),
-         .excluded = query.excluded});
-  }
-  const RowSegment segment{
-      .rows = vectors_->memory(),
-      .exact_rows =
-          exact_vectors_ == nullptr ? RowMemory() : exact_vectors_->memory(),
-      .num_rows = size};
-  auto rows =
-      scan({.dim = dim(), .segments = std::span(&segment, 1)}, requests);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    found[places[i]] = std::move(rows[i]);
-  }
+    if (requests.empty()) {
+      return;
+    }
+    const RowSegment segment{
+        .rows = table->memory(),
+        .exact_rows = exact == nullptr ? RowMemory() : exact->memory(),
+        .num_rows = size};
+    auto rows = scan(
+        {.dim = table->file().dim, .segments = std::span(&segment, 1)},
+        requests);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      found[places[i]] = std::move(rows[i]);
+    }
+  };
+  search_in(vectors_, exact_vectors_, /*is_popularity=*/false);
+  search_in(popularity_, nullptr, /*is_popularity=*/true);
   return found;
 }
 
 RecommendResult ItemSearch::result(
     const Query& query,
     const std::vector<ScoredRow>& rows,
-    bool are_ranked) const {
+    bool is_final) const {
   const ItemCatalogue& catalogue = items_->catalogue();
-  const auto chosen = catalogue.choose(
+  const auto ranked = [&](int64_t count, const RowSet* allowed) {
+    const bool is_first = allowed == query.allowed.get();
+    if (is_first || is_final) {
+      return first_rows(rows, count, is_first ? nullptr : allowed, {});
+    }
+    Query rest = query;
+    rest.allowed = std::make_shared<const RowSet>(*allowed);
+    return search(std::span(&rest, 1), count).front();
+  };
+  const std::vector<ScoredRow> chosen = catalogue.choose(
       query.request.k,
       query.diverse,
       query.request.max_per_value,
-      [&](int64_t count) {
-        return are_ranked || count <= std::ssize(rows)
-            ? rows
-            : search(std::span(&query, 1), count).front();
-      });
+      query.allowed.get(),
+      ranked);
   RecommendResult result{
       .from = query.from,
       .passed =

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -93,18 +92,19 @@ class ItemSearch {
   /// Errors:  ValueError that begins with `where`.
   Query prepare(RecommendRequest request, const std::string& where) const;
 
-  /// The best rows of each query: `count` or more, or all if there are fewer. It does not
-  /// regard diversity.
+  /// The best rows of each query: `count` or more, or all if there are fewer. Diversity is
+  /// ignored.
   std::vector<std::vector<ScoredRow>> search(
       std::span<const Query> queries,
       int64_t count) const;
 
-  /// The result of a query, whose best rows are `rows`. If diversity leaves too few of them,
-  /// more are searched, but not if they `are_ranked`.
+  /// The result of a query for which search() has found `rows`. If diversity leaves out too
+  /// many of them, more rows are searched, unless they are final because a program has
+  /// scored them.
   RecommendResult result(
       const Query& query,
       const std::vector<ScoredRow>& rows,
-      bool are_ranked) const;
+      bool is_final) const;
 
  private:
   // Whether the table of users has a row for the user.
@@ -112,7 +112,6 @@ class ItemSearch {
   std::vector<float> vector_of(const Query& query, const std::string& where)
       const;
   std::vector<double> solve(std::span<const int64_t> rows) const;
-  std::span<const ScoredRow> by_popularity() const;
 
   std::shared_ptr<const BaseItems> items_;
   // nullptr: the version has no such table.
@@ -121,8 +120,6 @@ class ItemSearch {
   const PublishedTable* popularity_ = nullptr;
   const PublishedTable* users_ = nullptr;
   const PublishedTable* products_ = nullptr;
-  mutable std::once_flag has_sorted_;
-  mutable std::vector<ScoredRow> by_popularity_;  // [items]
 };
 
 }  // namespace tessera::serving

@@ -370,6 +370,9 @@ tessera_recommendation* tessera_version_recommend(
     found->ids = found->memory.ids.data();
     found->scores = found->memory.scores.data();
     found->num_items = found->memory.ids.size();
+    static_assert(
+        static_cast<int>(tessera::serving::RecommendedFrom::kPopularity) ==
+        TESSERA_FROM_POPULARITY);
     found->from = static_cast<tessera_recommended_from>(found->memory.from);
     found->passed = found->memory.passed;
     found->has_history = found->memory.has_history ? 1 : 0;

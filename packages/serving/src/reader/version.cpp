@@ -493,7 +493,7 @@ std::vector<RecommendResult> Version::recommend(
   std::vector<RecommendResult> results;
   for (size_t i = 0; i < queries.size(); ++i) {
     results.push_back(
-        impl_->items->result(queries[i], rows[i], /*are_ranked=*/false));
+        impl_->items->result(queries[i], rows[i], /*is_final=*/false));
   }
   return results;
 }

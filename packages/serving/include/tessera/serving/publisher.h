@@ -33,6 +33,8 @@ enum class RowFormat {
 };
 
 /// How servers find the vector of an unknown user from the user's items. See FoldInOptions.
+/// The targets are 1, and there are no biases. With ItemScore::kCosine, the vectors of items
+/// have length 1.
 struct PublishedFoldIn {
   double regularization = 1.0;  // > 0
   double regularization_per_item = 0.0;  // >= 0

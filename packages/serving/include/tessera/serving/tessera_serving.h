@@ -101,7 +101,7 @@ typedef struct tessera_pipeline_result {
 } tessera_pipeline_result;
 
 /* A user for whom tessera_version_recommend() finds items. See RecommendRequest. {0} has its
- * defaults, but for k. */
+ * defaults, but k and, with a diverse_column, max_per_value must be set. */
 typedef struct tessera_recommend_request {
   const int64_t* user; /* one id, or NULL */
   const int64_t* items; /* that the user has seen, or NULL */
