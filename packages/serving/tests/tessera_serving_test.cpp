@@ -521,7 +521,7 @@ TEST(CInterfaceTest, ItemsAreRecommended) {
         request.vector = vector.data();
         request.dim = 1;
       },
-      "the vector of the user must have 2 finite numbers");
+      "the vector of the user must have 2 numbers, but has 1");
   expect([](Request& request) { request.where = "size > 3"; }, "'size'");
   expect(
       [](Request& request) { request.diverse_column = "color"; },
