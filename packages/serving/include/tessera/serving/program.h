@@ -35,9 +35,10 @@ enum class PublishedProgram {
 /// damage, but not who wrote a file.
 class Program {
  public:
-  /// Loads a program of the version. If `before` is that of a version with the same base, the two share the program that was
-  /// read. If their packages of AOTInductor have the same bytes, a loaded package that no
-  /// version uses any more is used again. Then only the weights are new.
+  /// Loads a program of the version. If `before` is that of a version with the same base,
+  /// the two share the program that was read. If their packages of AOTInductor have the same
+  /// bytes, a loaded package that no version uses any more is used again. Then only the
+  /// weights are new.
   /// Errors:  c10::ValueError for a version without a program, for files that can't be
   ///          loaded, and for a weight that the version does not have, naming the weight.
   explicit Program(

@@ -28,8 +28,9 @@ namespace tessera::serving {
 /// If the program of a new version can't be loaded, the previous version stays in use,
 /// with a warning.
 /// Errors:  c10::ValueError if the version of the reader has neither this program nor
-///          PublishedItems::query, or one that can't be loaded. ScoreResult::error names an input that is missing, unknown or of
-///          another shape, and an id that is out of range.
+///          PublishedItems::query, or one that can't be loaded. ScoreResult::error names an
+///          input that is missing, unknown or of another shape, and an id that is out of
+///          range.
 class ProgramScorer {
  public:
   explicit ProgramScorer(std::shared_ptr<const Reader> reader);
@@ -47,8 +48,8 @@ class ProgramScorer {
   /// The same for query().
   std::vector<ScoreInputInfo> query_inputs() const;
 
-  /// The version that scores now. While a newer one is not loaded yet, it is the previous
-  /// one.
+  /// The newest version, which it loads if it can. While another thread loads it, and if it
+  /// can't be loaded, it is the previous one.
   std::shared_ptr<const Version> version() const;
 
   /// The program of the newest version, or nullptr if it has only PublishedItems::query.

@@ -158,10 +158,10 @@ struct ServerOptions {
   QueryFunction query = {};
   /// Lists the inputs of `query`, which gets only these. Needed with `query`.
   std::function<std::vector<ScoreInputInfo>()> query_inputs = {};
-  /// The version that the functions use, whose pipeline takes raw values. Empty: the newest
-  /// one of the reader, unless the score function is a ProgramScorer. The function
-  /// must not return nullptr. If ScoreResult::version has another pipeline, the client gets
-  /// status 503.
+  /// The version that the functions use, whose pipeline takes raw values, and whose items
+  /// are recommended. Empty: the newest one of the reader, unless the score function is a
+  /// ProgramScorer. The function must not return nullptr. If ScoreResult::version has another
+  /// pipeline, the client gets status 503.
   std::function<std::shared_ptr<const Version>()> version = {};
   /// Makes columns of the pipeline that requests do not have, by the name of the column. A
   /// function can't read a column that another one makes.
