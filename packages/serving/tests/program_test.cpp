@@ -460,6 +460,21 @@ TEST_F(ProgramTest, OldVersionsAreFreed) {
   }
 }
 
+TEST_F(ProgramTest, TheVersionIsTheNewestThatCanBeLoaded) {
+  const auto reader = std::make_shared<Reader>(
+      directory_, serving::ReaderOptions{.follow = false});
+  const ProgramScorer score(reader);
+  EXPECT_EQ(score.version()->number(), 1);
+  publisher_->publish();
+  reader->refresh();
+  EXPECT_EQ(score.version()->number(), 2);
+  publisher_.reset();
+  Publisher(model_, directory_).publish();  // without a program
+  reader->refresh();
+  EXPECT_EQ(reader->version()->number(), 3);
+  EXPECT_EQ(score.version()->number(), 2);
+}
+
 TEST_F(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
   const auto reader = std::make_shared<Reader>(
       directory_, serving::ReaderOptions{.follow = false});

@@ -478,7 +478,7 @@ std::vector<ScoreInputInfo> ProgramScorer::query_inputs() const {
 }
 
 std::shared_ptr<const Version> ProgramScorer::version() const {
-  return state_->current()->version;
+  return state_->newest()->version;
 }
 
 std::vector<ScoreResult> ProgramScorer::operator()(

@@ -65,14 +65,19 @@ std::vector<float> call(
       results.size() == 1,
       "a function gave {} results for 1 request",
       results.size());
-  if (!results[0].error.empty()) {
-    throw std::invalid_argument(results[0].error);
-  }
-  if (results[0].version != version.number()) {
+  const Result& result = results[0];
+  // A newer version may refuse what is right for this one. An error may have no version.
+  if (result.version != 0 && result.version != version.number()) {
     throw VersionChanged();
   }
-  check_numbers(results[0].*numbers, count);
-  return results[0].*numbers;
+  if (!result.error.empty()) {
+    throw std::invalid_argument(result.error);
+  }
+  TESSERA_CHECK(
+      result.version != 0,
+      "a function gave results of version 0. Set ScoreResult::version to the number of the version that it uses.");
+  check_numbers(result.*numbers, count);
+  return result.*numbers;
 }
 
 HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
@@ -360,14 +365,8 @@ std::shared_ptr<const Version> RequestHandler::version_of_functions() const {
 }
 
 std::shared_ptr<const Version> RequestHandler::version_of_items() const {
-  std::shared_ptr<const Version> version = reader_->version();
-  const auto has_items = [&] { return version->impl().items != nullptr; };
-  if (has_items() &&
-      (!version->query_program().empty() ||
-       (score_ && version->impl().items->items().file().num_candidates > 0))) {
-    version = version_of_functions();
-  }
-  if (!has_items()) {
+  std::shared_ptr<const Version> version = version_of_functions();
+  if (version->impl().items == nullptr) {
     throw NotServed(fmt::format(
         "Version {} has no items to recommend. Publish it with PublishOptions::items.",
         version->number()));
@@ -467,41 +466,41 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
     RecommendBody body = {};
     size_t place = 0;  // in `queries`
   };
-  std::vector<Waiting> all;
+  std::vector<Waiting> waiting;
   for (const JobPtr& job : jobs) {
-    all.push_back({.job = job});
+    waiting.push_back({.job = job});
   }
   std::vector<JobPtr> interrupted;
   // Requests for which a step fails are answered, and miss the next step.
   const auto for_each = [&](auto step) {
-    std::vector<Waiting> left;
-    for (Waiting& one : all) {
+    std::vector<Waiting> remaining;
+    for (Waiting& request : waiting) {
       try {
-        step(one);
-        left.push_back(std::move(one));
+        step(request);
+        remaining.push_back(std::move(request));
       } catch (const VersionChanged&) {
-        interrupted.push_back(one.job);
+        interrupted.push_back(request.job);
       } catch (...) {
-        one.job->reply(response_of_exception());
+        request.job->reply(response_of_exception());
       }
     }
-    all = std::move(left);
+    waiting = std::move(remaining);
   };
 
   std::shared_ptr<const Version> version;
   std::optional<RecommendContext> context;
   std::vector<ItemSearch::Query> queries;
-  for_each([&](Waiting& one) {
+  for_each([&](Waiting& request) {
     if (!context) {
       version = version_of_items();
       context.emplace(context_of(*version), score_ != nullptr);
     }
-    one.body = read_recommend_request(one.job->body, *context);
-    RecommendRequest request = one.body.request;
-    if (context->needs_query(one.body)) {
+    request.body = read_recommend_request(request.job->body, *context);
+    RecommendRequest given = request.body.request;
+    if (context->needs_query(request.body)) {
       const ScoreRequest user{
-          .user = select_inputs(one.body.inputs, context->query_inputs)};
-      request.vector = call(
+          .user = select_inputs(request.body.inputs, context->query_inputs)};
+      given.vector = call(
           options_.query,
           user,
           &QueryResult::vector,
@@ -509,19 +508,19 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
           *version);
     }
     queries.push_back(
-        context->search.prepare(std::move(request), "[/recommend]"));
-    one.place = queries.size() - 1;
+        context->search.prepare(std::move(given), "[/recommend]"));
+    request.place = queries.size() - 1;
   });
 
   std::vector<std::vector<ScoredRow>> found;
-  for_each([&](Waiting& one) {
+  for_each([&](Waiting& request) {
     const int64_t num_candidates = context->num_candidates;
     if (found.empty()) {
       metrics_.count_batch(queries.size());
       found = context->search.search(queries, num_candidates);
     }
-    const ItemSearch::Query& query = queries[one.place];
-    std::vector<ScoredRow>& rows = found[one.place];
+    const ItemSearch::Query& query = queries[request.place];
+    std::vector<ScoredRow>& rows = found[request.place];
     const bool are_ranked = num_candidates > 0 && !rows.empty() &&
         query.from != RecommendedFrom::kPopularity;
     if (are_ranked) {
@@ -529,7 +528,7 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
       rows.resize(std::min(rows.size(), static_cast<size_t>(size)));
       const std::vector<float> scores = call(
           score_,
-          make_score_request(one.body, rows, *context),
+          make_score_request(request.body, rows, *context),
           &ScoreResult::scores,
           std::ssize(rows),
           *version);
@@ -541,9 +540,9 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
     }
     const RecommendResult result =
         context->search.result(query, rows, are_ranked);
-    std::string body = write_recommend_result(one.body, result, *context);
+    std::string body = write_recommend_result(request.body, result, *context);
     metrics_.count_items(result.ids.size());
-    one.job->reply({.body = std::move(body)});
+    request.job->reply({.body = std::move(body)});
   });
   return interrupted;
 }

@@ -76,7 +76,7 @@ class RequestHandler {
   RequestContext context_of(const Version& version, bool waits = true);
   // The version that the functions use.
   std::shared_ptr<const Version> version_of_functions() const;
-  // The same, or the newest version if /recommend needs no function.
+  // The same, which must have items.
   std::shared_ptr<const Version> version_of_items() const;
   bool has_pipeline_of(const RequestContext& context, int64_t version);
 
