@@ -50,8 +50,12 @@ FeaturePipeline film_pipeline() {
         {"genre"},
         Vocabulary{.values = Texts{"drama", "crime", "comedy"}}},
        {"age", {"age"}, Normalize{.mean = 40, .variance = 100}},
-       {"year", {"year"}, Normalize{.mean = 1980, .variance = 400}}},
-      {{"title", data::ColumnType::kText}});
+       {"year", {"year"}, Normalize{.mean = 1980, .variance = 400}},
+       {"likes", {"title"}, Hash{.num_bins = 25}},
+       {"favorite", {"genre"}, Hash{.num_bins = 9}},
+       {"taste", {"country", "genre"}, Cross{.num_bins = 40}}},
+      {{"title", data::ColumnType::kText},
+       {"country", data::ColumnType::kText}});
 }
 
 // What is known about a film. The last film has no row in the attributes.
@@ -120,6 +124,9 @@ struct FilmModelImpl : torch::nn::Module {
              {"film", rows["film"]},
              {"words", rows["words"]},
              {"genre", rows["genre"]},
+             {"likes", rows["likes"]},
+             {"favorite", rows["favorite"]},
+             {"taste", rows["taste"]},
              {"age", age},
              {"year", year}})
         .squeeze(1);
@@ -182,7 +189,8 @@ Expected best_films(
   return best;
 }
 
-// The list of a user for the model as it is now, who must not get films with even numbers.
+// The list of a user from France for the model as it is now, who likes the film f3 and crime,
+// and must not get films with even numbers.
 Expected ranked_films(
     FilmModel model,
     int64_t user,
@@ -208,12 +216,20 @@ Expected ranked_films(
       film_pipeline().apply_present(test::columns_of(
           {{"title", test::text(titles)},
            {"genre", test::text(genres)},
+           {"country", test::text(Texts(kFilms, "fr"))},
            {"year", test::integers(years)}}));
+  const data::PipelineBatch own =
+      film_pipeline().apply_present(test::columns_of(
+          {{"title", test::ragged(test::text({"f3"}), {0, 1})},
+           {"genre", test::text({"crime"})}}));
   const at::Tensor scores = model->forward(
       {{"user", features["user"]},
        {"film", film_ids()},
        {"words", films.features["words"]},
-       {"genre", films.features["genre"]}},
+       {"genre", films.features["genre"]},
+       {"likes", own.features["likes"]},
+       {"favorite", own.features["favorite"]},
+       {"taste", films.features["taste"]}},
       age,
       films.dense.narrow(1, 1, 1));
   return best_films(
@@ -274,7 +290,13 @@ class RecommendServerTest : public ::testing::Test {
             {{"user", at::tensor({3}, at::kLong)},
              {"film", at::tensor({2, 3, 4}, at::kLong)},
              {"words", at::tensor({2, 3, 4}, at::kLong)},
-             {"genre", at::tensor({2, 3, 1}, at::kLong)}},
+             {"genre", at::tensor({2, 3, 1}, at::kLong)},
+             {"likes",
+              RaggedFeature{
+                  at::tensor({4, 5}, at::kLong),
+                  at::tensor({0, 2}, at::kLong)}},
+             {"favorite", at::tensor({3}, at::kLong)},
+             {"taste", at::tensor({4, 5, 6}, at::kLong)}},
         .inputs = {at::rand({1, 1}), at::rand({3, 1})}};
     model_->eval();
     const auto query = std::make_shared<QueryTower>(model_);
@@ -284,7 +306,9 @@ class RecommendServerTest : public ::testing::Test {
     PublishedItems items = rows();
     items.items = [this] {
       return RecommenderItems{
-          .vectors = model_->film_vectors(), .ids = film_ids()};
+          .vectors = model_->film_vectors(),
+          .ids = film_ids(),
+          .popularity = popularity_};
     };
     items.users = nullptr;
     items.seen = nullptr;
@@ -310,13 +334,15 @@ class RecommendServerTest : public ::testing::Test {
     return {at::tensor(ids, at::kLong), at::tensor(splits, at::kLong)};
   }
 
-  int64_t publish(std::optional<PublishedItems> items) {
+  int64_t publish(
+      std::optional<PublishedItems> items,
+      bool has_program = false) {
     PublishOptions options{
         .full_share = 10.0,
         .keep_last = 100,
         .pipeline = folder_ / "pipeline.json",
         .items = std::move(items)};
-    if (options.items && options.items->num_candidates > 0) {
+    if (has_program || (options.items && options.items->num_candidates > 0)) {
       options.program = folder_ / "program";
     }
     publisher_.reset();
@@ -574,7 +600,10 @@ TEST_F(RecommendServerTest, WithoutAPipelineUsersAndItemsAreIds) {
   EXPECT_EQ(version()["recommend"]["user_items"], "liked");
   const HttpReply reply = post(R"({"user":{"user":5},"where":"year > 3"})");
   EXPECT_EQ(reply.status, 400);
-  EXPECT_CONTAINS(reply.body, "`where` needs attributes of the items");
+  EXPECT_CONTAINS(reply.body, "where: `where` needs attributes of the items");
+  EXPECT_CONTAINS(
+      post(R"({"user":{"user":5},"diversity":{"column":"year"}})").body,
+      "diversity: `diversity` needs attributes of the items");
   EXPECT_CONTAINS(
       post(R"({"user":{"user":5},"show":["year"]})").body,
       "show: this version has no attributes of items");
@@ -589,21 +618,26 @@ TEST_F(RecommendServerTest, WrongBodiesAreNamed) {
       {"[]", "an object"},
       {R"({"users":{}})", "unknown key 'users'"},
       {R"({"user":[1]})", "user: expected an object with the inputs"},
-      {R"({"user":{"country":"fr"}})", "user.country: expected"},
-      {R"({"user":{"country":3}})", "there is no input 'country' of a user"},
+      {R"({"user":{"city":"Rome"}})", "user.city: expected"},
+      {R"({"user":{"city":3}})", "there is no input 'city' of a user"},
+      {R"({"user":{"year":1990}})",
+       "user: no input of a user is made from the column 'year'. The columns are user, title."},
+      {R"({"user":{"columns":{"country":"fr"}}})",
+       "is made from the column 'country'"},
       {R"({"user":{"genre":"drama","user":7}})", "user.user: expected text"},
       {R"({"user":{"user":["u1","u2"]}})", "expected one id as 'user'"},
       {R"({"user":{"inputs":{"user":[3,4]}}})", "expected one id as 'user'"},
       {R"({"user":{"inputs":{"user":-4}}})", "user must be >= 0, but is -4"},
-      {R"({"k":0})", "k must be in [1, 60]"},
-      {R"({"k":61})", "k must be in [1, 60]"},
+      {R"({"k":0})", "k: k must be in [1, 60]"},
+      {R"({"k":61})", "k: k must be in [1, 60]"},
       {R"({"k":1000000000000})", "at most 500 ids"},
-      {R"({"k":1.5})", "request.k: expected a whole number"},
-      {R"({"k":"9"})", "request.k: expected a whole number"},
-      {R"({"exclude_seen":1})", "request.exclude_seen: expected true or false"},
+      {R"({"k":1.5})", R"("k: expected a whole number)"},
+      {R"({"k":"9"})", R"("k: expected a whole number)"},
+      {R"({"exclude_seen":1})", R"("exclude_seen: expected true or false)"},
       {R"({"exclude_seen":true})", "exclude_seen needs the items of the user"},
-      {R"({"where":7})", "request.where: expected a string"},
-      {R"({"where":"color = 'red'"})", "there is no column 'color'"},
+      {R"({"where":7})", R"("where: expected a string)"},
+      {R"({"where":"color = 'red'"})",
+       "where: position 1: there is no column 'color'"},
       {R"({"where":"year = 'x'"})", "year"},
       {R"({"where":"year ="})", "where"},
       {R"({"exclude":"f1"})", "exclude: expected a list"},
@@ -614,15 +648,21 @@ TEST_F(RecommendServerTest, WrongBodiesAreNamed) {
       {R"({"choose_from":["f1","f99"]})", "has no item \\\"f99\\\""},
       {R"({"choose_from":{"ids":[1152921504606846976]}})",
        "has no item 1152921504606846976"},
-      {R"({"diversity":2})", "request.diversity: expected an object"},
+      {R"({"diversity":2})", R"("diversity: expected an object)"},
       {R"({"diversity":{"max_per_value":2}})", "missing key 'column'"},
+      {R"({"diversity":{"column":"color"}})",
+       R"("diversity: there is no column 'color')"},
+      {R"({"diversity":{"column":""}})",
+       R"("diversity: there is no column '')"},
       {R"({"diversity":{"column":"tags"}})", "'tags' has lists"},
       {R"({"diversity":{"column":"genre","max_per_value":0}})",
        "max_per_value >= 1"},
       {R"({"diversity":{"column":"genre","max_per_value":"2"}})",
-       "request.diversity.max_per_value: expected a whole number"},
-      {R"({"show":"title"})", "request.show: expected a list"},
-      {R"({"show":["title","color"]})", "show: there is no column 'color'"}};
+       R"("diversity.max_per_value: expected a whole number)"},
+      {R"({"show":"title"})", R"("show: expected a list)"},
+      {R"({"show":["title","color"]})", "show: there is no column 'color'"},
+      {R"({"show":["year","title","year"]})",
+       "show: expected each column once, but 'year' is there twice"}};
   for (const auto& [body, text] : bodies) {
     SCOPED_TRACE(body);
     const HttpReply reply = post(body);
@@ -656,7 +696,9 @@ Json ranked_body(int64_t user, int64_t k) {
       {"user",
        {{"user", "u" + std::to_string(user)},
         {"columns", {{"age", age_of(user)}}},
-        {"title", {"f3"}}}},
+        {"title", {"f3"}},
+        {"genre", "crime"},
+        {"country", "fr"}}},
       {"k", k},
       {"choose_from", {{"ids", films}}}};
 }
@@ -665,7 +707,8 @@ TEST_F(RecommendServerTest, ProgramsGiveVectorsAndScores) {
   publish(programs());
   start({}, ProgramScorer(reader()));
   const Json recommend = version()["recommend"];
-  EXPECT_EQ(recommend["user"], Json({"user", "title", "age"}));
+  EXPECT_EQ(
+      recommend["user"], Json({"user", "title", "age", "genre", "country"}));
   EXPECT_EQ(recommend["ranked"], true);
   for (int64_t user = 0; user < kUsers; ++user) {
     for (const int64_t k : {5, 20}) {  // below and above num_candidates
@@ -680,9 +723,110 @@ TEST_F(RecommendServerTest, ProgramsGiveVectorsAndScores) {
 TEST_F(RecommendServerTest, InputsOfProgramsThatAreMissingAreNamed) {
   publish(programs());
   start({}, ProgramScorer(reader()));
-  const HttpReply reply = post(R"({"user":{"user":"u1"}})");
+  HttpReply reply = post(R"({"user":{"user":"u1"}})");
   EXPECT_EQ(reply.status, 400);
   EXPECT_CONTAINS(reply.body, "expected 'age' in user");
+  Json body = ranked_body(3, 5);
+  body["user"].erase("country");
+  reply = post(body.dump());
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_CONTAINS(
+      reply.body, "the input 'taste' from the columns country, genre");
+}
+
+TEST_F(RecommendServerTest, UsersDoNotChangeAttributesOfItems) {
+  publish(programs());
+  start({}, ProgramScorer(reader()));
+  Json body = ranked_body(3, 5);
+  body["user"]["columns"]["year"] = 1920;
+  const HttpReply reply = post(body.dump());
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_CONTAINS(
+      reply.body,
+      "user: no input of a user is made from the column 'year'. The columns are user, title, age, genre, country.");
+}
+
+using Names = std::set<std::string>;
+
+Names names_of(const std::vector<ScoreInput>& inputs) {
+  Names names;
+  for (const ScoreInput& input : inputs) {
+    EXPECT_TRUE(names.insert(input.name).second) << input.name;
+  }
+  return names;
+}
+
+TEST_F(RecommendServerTest, ScoreFunctionsGetTheInputsThatTheyList) {
+  publish(programs());
+  ScoreRequest scored;
+  const ScoreFunction score = [&](std::span<const ScoreRequest> requests) {
+    scored = requests[0];
+    const auto count = static_cast<size_t>(scored.num_candidates);
+    return std::vector<ScoreResult>{
+        {.version = 1, .scores = std::vector<float>(count)}};
+  };
+  ServerOptions options{
+      .query =
+          [](std::span<const ScoreRequest>) {
+            return std::vector<QueryResult>{
+                {.version = 1, .vector = {1, 2, 3, 4}}};
+          },
+      .query_inputs =
+          [] {
+            return std::vector<ScoreInputInfo>{
+                {.name = "user", .is_of_user = true},
+                {.name = "genre", .is_of_user = true}};
+          }};
+  // The query takes the genre of a user, and the score function those of films.
+  options.inputs = [] {
+    return std::vector<ScoreInputInfo>{
+        {.name = "user", .is_of_user = true},
+        {.name = "likes", .is_of_user = true},
+        {.name = "film"},
+        {.name = "genre"},
+        {.name = "taste"}};
+  };
+  Json body{
+      {"user",
+       {{"user", "u3"},
+        {"title", {"f3"}},
+        {"genre", "crime"},
+        {"country", "fr"}}}};
+  start(options, score);
+  answer(body);
+  EXPECT_EQ(names_of(scored.user), (Names{"user", "likes"}));
+  EXPECT_EQ(names_of(scored.candidates), (Names{"film", "genre", "taste"}));
+
+  // Without a list, it gets all that the pipeline makes.
+  options.inputs = nullptr;
+  start(options, score);
+  body["user"]["columns"]["age"] = 45;
+  answer(body);
+  EXPECT_EQ(names_of(scored.user), (Names{"user", "genre", "age"}));
+  EXPECT_EQ(
+      names_of(scored.candidates),
+      (Names{"film", "words", "year", "likes", "favorite", "taste"}));
+}
+
+TEST_F(RecommendServerTest, PopularItemsAreOfTheNewestVersion) {
+  publish(programs());
+  start({}, ProgramScorer(reader()));
+  for (int64_t number = 1; number <= 3; ++number) {
+    // Such users need no program.
+    EXPECT_EQ(answer({{"k", 3}})["version"], number);
+    publisher_->publish();
+    reader_->refresh();
+  }
+}
+
+TEST_F(RecommendServerTest, ItemsMayComeLater) {
+  const PublishedItems items = programs();
+  publish(std::nullopt, /*has_program=*/true);
+  start({}, ProgramScorer(reader()));
+  EXPECT_EQ(post("{}").status, 404);
+  publish(items);
+  reader_->refresh();
+  EXPECT_EQ(answer({{"k", 3}})["version"], 2);
 }
 
 TEST_F(RecommendServerTest, AnswersAreOfOneVersion) {
@@ -778,6 +922,22 @@ TEST_F(RecommendServerTest, ResultsOfTheQueryFunctionAreChecked) {
   EXPECT_EQ(reply.status, 503);
   EXPECT_CONTAINS(reply.body, "New versions arrived during the request");
   EXPECT_EQ(calls, 3);
+  // A newer version refuses the request. The next attempt would ask it again.
+  result.error = "no such user";
+  EXPECT_EQ(post(body).status, 503);
+  EXPECT_EQ(calls, 6);
+  result.version = 0;
+  EXPECT_CONTAINS(post(body).body, "no such user");
+  result.error = "";
+  // So that this line is not one of many within a second, which are skipped.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(post(body).status, 500);
+  EXPECT_CONTAINS(
+      ::testing::internal::GetCapturedStderr(),
+      "gave results of version 0. Set ScoreResult::version");
+  result.version = 2;
+  calls = 3;
 
   // Users with a row have no need of the query.
   PublishedItems items = programs();

@@ -73,21 +73,24 @@ class InputReader {
     }
   }
 
-  /// Adds the columns of candidates that the user does not have.
-  void add_candidates(const RawColumns& columns, int64_t num_candidates) {
+  /// Takes columns in place of an object. The user and the candidates have different ones.
+  void set_columns(
+      RawColumns user,
+      RawColumns candidates,
+      int64_t num_candidates) {
+    user_ = std::move(user);
+    candidates_ = std::move(candidates);
     request_.num_candidates = num_candidates;
-    for (const auto& [name, column] : columns.entries()) {
-      if (!has_column(name)) {
-        candidates_.add(name, column);
-      }
-    }
   }
 
-  /// The inputs, with those that the pipeline makes.
+  const RawColumns& user_columns() const {
+    return user_;
+  }
   bool has_columns() const {
     return !user_.entries().empty() || !candidates_.entries().empty();
   }
 
+  /// The inputs, with those that the pipeline makes.
   ScoreRequest finish() {
     if (has_columns()) {
       const auto inputs = context_.pipeline->inputs(context_.inputs);
@@ -167,7 +170,6 @@ class InputReader {
     return column;
   }
 
-  // Adds the columns that functions make for inputs.
   // An exception of a function is no mistake of the client.
   static RawColumns::Column call(
       const ColumnFunction& of,
@@ -179,6 +181,7 @@ class InputReader {
     }
   }
 
+  // Adds the columns that functions make for inputs.
   void compute_columns() {
     for (const auto& [name, of] : context_.options.functions) {
       std::vector<std::string> arguments;

@@ -8,6 +8,7 @@
 #include <array>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -70,6 +71,18 @@ std::vector<int64_t> read_items(
   return ids;
 }
 
+// Reads the keys of a request that need no version.
+RecommendFields read_keys(const Json& json) {
+  RecommendFields fields;
+  RecommendFields::visit_fields(fields, [&](const char* name, auto& field) {
+    using Field = std::remove_cvref_t<decltype(field)>;
+    if (json.contains(name)) {
+      field = JsonValue<Field>::read(json.at(name), name);
+    }
+  });
+  return fields;
+}
+
 // Reads the inputs of the user.
 void read_user(
     const Json& json,
@@ -78,8 +91,16 @@ void read_user(
     RecommendBody& read) {
   check_kind(
       json.is_object(), json, "an object with the inputs of the user", "user");
-  read.user = json;
   reader.read(json, "user", /*is_of_user=*/true);
+  read.columns = reader.user_columns();
+  for (const auto& entry : read.columns.entries()) {
+    TESSERA_CHECK_VALUE(
+        context.is_of_user(entry.first),
+        "[{}] user: no input of a user is made from the column '{}'. The columns are {}. Correct the name, or leave it out.",
+        kRecommendWhere,
+        shorten(entry.first),
+        shorten_all(context.user_columns));
+  }
   read.inputs = reader.finish().user;
   const ItemsFile& file = context.search.items().file();
   for (const ScoreInput& input : read.inputs) {
@@ -187,32 +208,85 @@ RecommendContext::RecommendContext(
   user.inputs = {
       {.name = file.user, .is_of_user = true},
       {.name = file.user_items, .is_of_user = true}};
-  const auto add = [&](const std::vector<ScoreInputInfo>& inputs) {
-    for (const ScoreInputInfo& input : inputs) {
-      if (input.is_of_user && !find_named(user.inputs, input.name)) {
-        user.inputs.push_back(input);
-      }
+  const auto add = [&](const ScoreInputInfo& input) {
+    if (input.is_of_user && !find_named(user.inputs, input.name)) {
+      user.inputs.push_back(input);
     }
   };
   if (has_query) {
     query_inputs = scores.options.query_inputs();
-    add(query_inputs);
+    std::ranges::for_each(query_inputs, add);
   }
   if (num_candidates > 0) {
-    add(scores.inputs);
+    std::ranges::for_each(scores.inputs, add);
   }
-  const auto* output = scores.pipeline == nullptr
-      ? nullptr
-      : find_named(scores.pipeline->outputs(), file.item);
-  if (output == nullptr) {
+  if (scores.pipeline == nullptr) {
     return;
   }
-  item_columns = output->columns;
+  const PublishedPipeline& pipeline = *scores.pipeline;
+  if (const auto* output = find_named(pipeline.outputs(), file.item)) {
+    item_columns = output->columns;
+  }
   if (search.items().attributes() != nullptr && item_columns.size() == 1) {
     const auto* values = find_named(
         search.items().attributes()->columns(), item_columns.front());
     item_values = values != nullptr && !values->has_lists() ? values : nullptr;
   }
+
+  std::vector<std::string> columns;  // of candidates
+  if (num_candidates > 0) {
+    for (const auto& made : pipeline.inputs(scores.inputs)) {
+      ScoreInputInfo input{.name = made.name, .width = made.num_numbers};
+      const ScoreInputInfo* listed = find_named(scores.inputs, made.name);
+      input.is_of_user = listed != nullptr
+          ? listed->is_of_user
+          : find_named(user.inputs, made.name) != nullptr ||
+              std::ranges::none_of(
+                  made.columns, [&](const std::string& column) {
+                    return is_of_items(column);
+                  });
+      add(input);
+      if (!input.is_of_user && made.name != file.item) {
+        candidate_inputs.push_back(input);
+        std::ranges::copy_if(
+            made.columns,
+            std::back_inserter(columns),
+            [&](const std::string& column) { return !is_of_items(column); });
+      }
+    }
+  }
+  for (const auto& made : pipeline.inputs(user.inputs)) {
+    user_columns.insert(
+        user_columns.end(), made.columns.begin(), made.columns.end());
+  }
+  user_columns.insert(user_columns.end(), columns.begin(), columns.end());
+  // Each once, in this order.
+  std::set<std::string> known;
+  std::erase_if(user_columns, [&](const std::string& column) {
+    return !known.insert(column).second;
+  });
+}
+
+bool RecommendContext::is_of_items(const std::string& column) const {
+  const auto is_known = [&](const std::string& name) {
+    const ItemAttributes* attributes = search.items().attributes();
+    return std::ranges::count(item_columns, name) > 0 ||
+        (attributes != nullptr && find_named(attributes->columns(), name));
+  };
+  const auto made = scores.options.functions.find(column);
+  return is_known(column) ||
+      (made != scores.options.functions.end() &&
+       std::ranges::all_of(
+           made->second.columns, is_known, &PipelineColumn::name));
+}
+
+bool RecommendContext::is_of_user(const std::string& column) const {
+  return std::ranges::any_of(user_columns, [&](const std::string& name) {
+    const auto made = scores.options.functions.find(name);
+    return name == column ||
+        (made != scores.options.functions.end() &&
+         find_named(made->second.columns, column));
+  });
 }
 
 bool RecommendContext::needs_query(const RecommendBody& body) const {
@@ -228,7 +302,7 @@ RecommendBody read_recommend_request(
     const RecommendContext& context) {
   InputReader reader(kRecommendWhere, context.user);
   RequestValues& values = reader.values();
-  Json json = values.parse(
+  const Json json = values.parse(
       body,
       {"user",
        "k",
@@ -250,10 +324,7 @@ RecommendBody read_recommend_request(
     request.choose_from =
         read_items(json["choose_from"], "choose_from", values, context);
   }
-  for (const char* key : {"user", "exclude", "choose_from"}) {
-    json.erase(key);
-  }
-  const auto fields = read_fields<RecommendFields>(json, "request");
+  const RecommendFields fields = read_keys(json);
   request.k = fields.k;
   request.where = fields.where;
   request.exclude_seen = fields.exclude_seen;
@@ -269,11 +340,23 @@ RecommendBody read_recommend_request(
         "[{}] show: this version has no attributes of items. Leave it out.",
         kRecommendWhere);
     read.shown.push_back(&attributes->at(name, "[show]"));
+    TESSERA_CHECK_VALUE(
+        std::ranges::count(read.shown, read.shown.back()) == 1,
+        "[show] expected each column once, but '{}' is there twice. Leave one out.",
+        shorten(name));
   }
   const int64_t max_k = context.user.options.max_ids + 1;
   values.count(
       static_cast<size_t>(std::clamp<int64_t>(request.k, 0, max_k)) *
       (1 + read.shown.size()));
+  // The same checks follow later, without the place in the request.
+  const ItemCatalogue& catalogue = context.search.items().catalogue();
+  catalogue.check_k(request.k, "[k]");
+  catalogue.allowed(request.where, std::nullopt, "[where]");
+  if (fields.diversity) {
+    catalogue.diverse_column(
+        request.diverse_column, request.max_per_value, "[diversity]");
+  }
   return read;
 }
 
@@ -300,34 +383,34 @@ ScoreRequest make_score_request(
   for (const ScoredRow& row : items) {
     ids.ids.push_back(published.catalogue().id_of(row.number));
   }
-  // The user's own items are not those that are scored.
-  Json user = body.user;
-  for (const std::string& name : context.item_columns) {
-    user.erase(name);
-    if (user.contains("columns")) {
-      user["columns"].erase(name);
-    }
-  }
-  RequestContext of = context.scores;
-  std::erase_if(of.inputs, [&](const ScoreInputInfo& input) {
-    return input.name == item;
-  });
-  InputReader reader(kScoreWhere, of);
-  reader.read(user, "user", /*is_of_user=*/true);
-  RawColumns columns;
-  if (of.pipeline != nullptr && published.attributes() != nullptr) {
-    for (const AttributeColumn& of_items : published.attributes()->columns()) {
-      if (find_named(of.pipeline->columns, of_items.name)) {
-        columns.add(
-            std::string(of_items.name),
-            column_of(of_items, ids.ids, published));
+  ScoreRequest request;
+  if (!context.candidate_inputs.empty()) {
+    RequestContext score_context = context.scores;
+    score_context.inputs = context.candidate_inputs;
+    // What the user has in a column of items is not about the candidates.
+    RawColumns user;
+    for (const auto& [name, column] : body.columns.entries()) {
+      if (!context.is_of_items(name)) {
+        user.add(name, column);
       }
     }
+    RawColumns candidates;
+    if (published.attributes() != nullptr) {
+      for (const AttributeColumn& column : published.attributes()->columns()) {
+        if (find_named(score_context.pipeline->columns, column.name)) {
+          candidates.add(
+              std::string(column.name), column_of(column, ids.ids, published));
+        }
+      }
+    }
+    InputReader reader(kScoreWhere, score_context);
+    reader.set_columns(
+        std::move(user), std::move(candidates), std::ssize(items));
+    request = reader.finish();
   }
-  reader.add_candidates(columns, std::ssize(items));
-  ScoreRequest request = reader.finish();
-  request.user = select_inputs(request.user, context.scores.inputs);
-  std::erase_if(request.candidates, [&](const ScoreInput& input) {
+  request.num_candidates = std::ssize(items);
+  request.user = select_inputs(body.inputs, context.scores.inputs);
+  std::erase_if(request.user, [&](const ScoreInput& input) {
     return input.name == item;
   });
   request.candidates.push_back(
@@ -373,14 +456,10 @@ Json describe_recommend(const RecommendContext& context) {
   const auto made = context.user.pipeline == nullptr
       ? std::vector<PublishedPipeline::Input>()
       : context.user.pipeline->inputs(context.user.inputs);
-  std::vector<std::string> user;
+  std::vector<std::string> user = context.user_columns;
   for (const ScoreInputInfo& input : context.user.inputs) {
-    const auto* of = find_named(made, input.name);
-    for (const std::string& name :
-         of == nullptr ? std::vector{input.name} : of->columns) {
-      if (std::ranges::find(user, name) == user.end()) {
-        user.push_back(name);
-      }
+    if (!find_named(made, input.name)) {
+      user.push_back(input.name);
     }
   }
   Json attributes = Json::array();
@@ -388,7 +467,10 @@ Json describe_recommend(const RecommendContext& context) {
     for (const AttributeColumn& column : items.attributes()->columns()) {
       Json examples = Json::array();
       for (const std::string_view text : column.texts) {
-        if (!text.empty() && examples.size() < kMaxExamples) {
+        if (examples.size() == kMaxExamples) {
+          break;
+        }
+        if (!text.empty()) {
           examples.push_back(std::string(text));
         }
       }

@@ -23,8 +23,8 @@ inline constexpr const char* kRecommendWhere = "/recommend";
 /// A request that has been read.
 struct RecommendBody {
   RecommendRequest request = {};
-  Json user = Json::object();
   std::vector<ScoreInput> inputs = {};  // of the user
+  RawColumns columns = {};  // of the user
   std::vector<const AttributeColumn*> shown = {};
 };
 
@@ -35,6 +35,10 @@ struct RecommendContext {
 
   /// Whether the query function gives the vector of the user.
   bool needs_query(const RecommendBody& body) const;
+  /// Whether the attributes of items, or their raw values, give the values of a column.
+  bool is_of_items(const std::string& column) const;
+  /// Whether an input is made from a column of the user.
+  bool is_of_user(const std::string& column) const;
 
   const ItemSearch& search;
   RequestContext scores;
@@ -43,6 +47,10 @@ struct RecommendContext {
   std::vector<ScoreInputInfo> query_inputs = {};
   /// Whether the query function gives the vectors of users.
   bool has_query = false;
+  /// The inputs that the pipeline makes for each candidate, but not the ids of items.
+  std::vector<ScoreInputInfo> candidate_inputs = {};
+  /// The columns that a user may have. Those that functions read are not among them.
+  std::vector<std::string> user_columns = {};
   /// The number of items that the score function scores again. 0: none.
   int64_t num_candidates = 0;
   /// The columns from which the pipeline makes ids of items.
@@ -62,7 +70,7 @@ std::vector<ScoreInput> select_inputs(
     const std::vector<ScoreInputInfo>& listed);
 
 /// The request that scores these rows of the catalogue for a user. Their inputs are the ids,
-/// and what the pipeline makes of the attributes.
+/// and what the pipeline makes of the attributes and of other columns of the user.
 ScoreRequest make_score_request(
     const RecommendBody& body,
     std::span<const ScoredRow> items,
