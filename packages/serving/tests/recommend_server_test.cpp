@@ -249,6 +249,7 @@ void expect_list(const Json& answer, const Expected& expected) {
     titles.push_back(
         Film(film).has_row ? Json("f" + std::to_string(film)) : Json());
   }
+  ASSERT_TRUE(answer.contains("ids")) << answer;
   EXPECT_EQ(answer["ids"], Json(ids)) << answer;
   EXPECT_EQ(answer["items"], titles) << answer;
   ASSERT_EQ(answer["scores"].size(), expected.scores.size());
