@@ -20,8 +20,9 @@ inline constexpr const char* kExactVectors = "recommend/exact_items";
 /// [items, 1].
 inline constexpr const char* kPopularity = "recommend/popularity";
 inline constexpr const char* kUserVectors = "recommend/users";  // [users, dim]
-/// The sum of v v^T over the vectors v of all items, and then what float32 leaves of it.
-inline constexpr const char* kItemProducts = "recommend/products";  // [dim, 2 dim]
+/// The sum of v v^T over the vectors v of all items, and then what float32 leaves of it,
+/// [dim, 2 dim].
+inline constexpr const char* kItemProducts = "recommend/products";
 
 inline constexpr const char* kItems = "items";  // ItemsFile in JSON
 inline constexpr const char* kItemIds = "item_ids";  // [items] int64, ascending
