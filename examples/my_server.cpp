@@ -3,6 +3,7 @@
 // columns in place of user and item.
 #include <tessera/tessera.h>
 #include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <thread>
 
@@ -81,11 +82,12 @@ void run(
 }
 int main(int argc, char** argv) try {
   limit_thread_spins(argv);
-  if (argc != 4) {
+  const int port = argc == 4 ? std::atoi(argv[3]) : -1;
+  if (port < 0 || port > 65535) {
     std::cerr << "usage: my_server CLICKS ITEMS PORT\n";
     return 2;
   }
-  run(argv[1], argv[2], static_cast<uint16_t>(std::stoi(argv[3])));
+  run(argv[1], argv[2], static_cast<uint16_t>(port));
 } catch (const c10::Error& error) {
   std::cerr << error.what_without_backtrace() << "\n";
   return 1;

@@ -186,9 +186,12 @@ std::string GivenItems::attributes(const data::Columns& columns) const {
   const auto twice = std::ranges::adjacent_find(sorted);
   TESSERA_CHECK_VALUE(
       twice == sorted.end(),
-      "{} have two rows about the item with the id {}. Keep one.",
+      "{} have two rows about the item with the id {}{}. Keep one.",
       what,
-      *twice);
+      *twice,
+      has_texts_ ? ", " +
+              shorten(pipeline_->to_text(item_, at::tensor({*twice})).front())
+                 : "");
   std::vector<at::Tensor> kept;
   std::vector<std::pair<std::string, data::ColumnView>> views;
   for (const auto& [name, column] : columns.entries()) {

@@ -356,7 +356,7 @@ TEST(RecommenderTest, AttributesFitTheItems) {
   refuses(lists, "with one value per row");
   Columns twice;
   twice.add("item", {.values = Texts{"a", "a"}});
-  refuses(twice, "two rows about the item with the id 2");
+  refuses(twice, "two rows about the item with the id 2, a. Keep one.");
   Columns unknown;
   unknown.add("item", {.values = Texts{"x", "y"}});
   refuses(unknown, "have no row about an item of the model");
