@@ -49,7 +49,7 @@ class GivenItems {
   int64_t num_reserved_items() const {
     return num_reserved_items_;
   }
-  /// Whether the pipeline can convert ids of items to text.
+  /// True if the pipeline can convert ids of items to text.
   bool has_texts() const {
     return has_texts_;
   }

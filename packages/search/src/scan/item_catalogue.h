@@ -33,7 +33,7 @@ class ItemCatalogue {
   int64_t row_of(int64_t id) const;
   /// The rows of these ids, ascending. Ids that are no items are left out.
   std::vector<int64_t> rows_of(std::span<const int64_t> ids) const;
-  /// Whether an item has attributes.
+  /// True if at least one item has attributes.
   bool has_attributes() const;
 
   /// Checks the k of a request.

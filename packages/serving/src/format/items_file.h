@@ -51,7 +51,7 @@ struct ItemsFile {
   /// Ids below these numbers stand for missing and unknown values.
   int64_t num_reserved_users = 0;
   int64_t num_reserved_items = 0;
-  /// Whether the vectors have length 1, so that the vector of a user gets it, too.
+  /// True if the vectors have length 1. A server then makes that of a user as long.
   bool is_cosine = false;
   std::optional<FoldInFile> fold_in = {};
   /// The number of items that the program of the version scores again. 0: none.

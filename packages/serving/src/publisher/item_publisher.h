@@ -29,7 +29,7 @@ class ItemPublisher {
   /// Takes what PublishedItems::items and users have given for the next version.
   /// Errors:  c10::ValueError for what a version can't have.
   void take(const RecommenderItems& given, const at::Tensor& users);
-  /// Whether other items, or tables of other sizes, were taken than the last version has.
+  /// True if other items, or tables of other sizes, were taken than the last version has.
   bool needs_base() const {
     return needs_base_;
   }

@@ -92,7 +92,7 @@ struct PublishedItems {
   /// The format of the vectors of items, but not kTable. With 8 or 4 bits, a search reads a
   /// fraction of the bytes.
   RowFormat format = RowFormat::kFloat32;
-  /// Whether vectors of 8 or 4 bits are published as float32, too. A search then finds the
+  /// If true, vectors of 8 or 4 bits are published as float32, too. A search then finds the
   /// same items as with float32 alone.
   bool exact_scores = true;
 };

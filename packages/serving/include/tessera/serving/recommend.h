@@ -59,7 +59,7 @@ struct RecommendResult {
   RecommendedFrom from = RecommendedFrom::kQuery;
   /// The number of items that `where` and `choose_from` let through.
   int64_t passed = 0;
-  /// Whether exclude_seen has found the user in the published history.
+  /// True if exclude_seen has found the user in the published history.
   bool has_history = false;
 };
 
