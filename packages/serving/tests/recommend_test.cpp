@@ -11,6 +11,7 @@
 #include "packages/serving/src/format/items_file.h"
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/src/reader/version.h"
+#include "src/common/check.h"
 #include "tests/small_files.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
@@ -390,6 +391,153 @@ TEST_F(RecommendPublisherTest, VectorsOfFewBitsComeWithExactOnes) {
   }
 }
 
+// The tables of the model follow each version, also while the vectors stay.
+TEST_F(RecommendPublisherTest, EveryNthVersionHasNewVectors) {
+  constexpr int64_t kEvery = 3;
+  std::vector<int64_t> calls;
+  int64_t number = 0;
+  PublishedItems items = given();
+  items.items = [&] {
+    calls.push_back(number);
+    return items_;
+  };
+  items.users = [&] {
+    calls.push_back(-number);
+    return users_;
+  };
+  items.every = kEvery;
+  Publisher publisher(model_, path_, options_of(items));
+  at::Tensor vectors;
+  at::Tensor users;
+  const at::Tensor all_users = at::arange(kUsers, at::kLong);
+  for (number = 1; number <= 2 * kEvery + 1; ++number) {
+    items_.vectors[number] *= 2.0;
+    users_[number] += 1.0;
+    const bool is_new = number % kEvery == 1;
+    if (is_new) {
+      vectors = in_order(items_.vectors).clone();
+      users = users_.clone();
+    }
+    model_->train();
+    model_->forward({{"user", at::tensor({number}, at::kLong)}})
+        .sum()
+        .backward();
+    EXPECT_EQ(publisher.publish(), number);
+    EXPECT_EQ(publisher.report().is_base, number == 1);
+    if (number > 1) {  // one row of the model
+      EXPECT_EQ(publisher.report().rows, is_new ? 1 + 2 * kEvery : 1);
+    }
+
+    const auto version = Reader(path_, {.follow = false}).version();
+    EXPECT_TENSOR_EQ(rows_of(*version, kItemVectors), vectors);
+    EXPECT_TENSOR_EQ(rows_of(*version, kUserVectors), users);
+    const at::NoGradGuard no_grad;
+    model_->eval();
+    EXPECT_TENSOR_EQ(
+        rows_of(*version, "users"),
+        model_->embedding->forward_partial({{"user", all_users}})["user"]);
+    const RecommendRequest request{.user = number, .k = kFilms};
+    const RecommendResult found = version->recommend({&request, 1}).front();
+    const auto [scores, rows] =
+        vectors.to(at::kDouble).mv(users[number].to(at::kDouble)).topk(kFilms);
+    EXPECT_TENSOR_EQ(at::tensor(found.ids, at::kLong), rows * 3);
+    test::expect_close(at::tensor(found.scores), scores);
+  }
+  EXPECT_EQ(calls, (std::vector<int64_t>{1, -1, 4, -4, 7, -7}));
+}
+
+TEST_F(RecommendPublisherTest, ABaseBetweenHasTheKeptVectors) {
+  for (const bool background : {false, true}) {
+    const TemporaryFolder folder;
+    int64_t asked = 0;
+    PublishedItems items = given();
+    items.every = 4;
+    items.seen = [&](const at::Tensor& ids) {
+      ++asked;
+      return seen_by(ids);
+    };
+    PublishOptions options = options_of(items);
+    options.full_every = 2;
+    options.background = background;
+    Publisher publisher(model_, folder / "published", options);
+    const at::Tensor vectors = in_order(items_.vectors).clone();
+    const at::Tensor users = users_.clone();
+    const auto first_id = items_.ids.min().item<int64_t>();
+    for (int64_t number = 1; number <= 4; ++number) {
+      publisher.publish({.base = number == 4});
+      publisher.wait();
+      EXPECT_EQ(publisher.report().is_base, number != 2);
+      items_.vectors += 1.0;
+      items_.ids += 3;
+      users_ += 1.0;
+      const Reader reader(folder / "published", {.follow = false});
+      EXPECT_TENSOR_EQ(rows_of(*reader.version(), kItemVectors), vectors);
+      EXPECT_TENSOR_EQ(rows_of(*reader.version(), kUserVectors), users);
+      EXPECT_EQ(integers_in(*reader.version(), kItemIds).front(), first_id);
+    }
+    EXPECT_EQ(asked, 3);
+    publisher.publish();
+    publisher.wait();
+    EXPECT_TRUE(publisher.report().is_base);  // because of the ids
+    const Reader reader(folder / "published", {.follow = false});
+    expect_published(*reader.version());
+    EXPECT_EQ(
+        integers_in(*reader.version(), kItemIds).front(), first_id + 4 * 3);
+  }
+}
+
+TEST_F(RecommendPublisherTest, VersionsThatFailAreNotCounted) {
+  for (const bool background : {false, true}) {
+    const TemporaryFolder folder;
+    int64_t calls = 0;
+    bool is_refused = false;
+    PublishedItems items = given();
+    items.every = 2;
+    items.items = [&] {
+      ++calls;
+      TESSERA_CHECK_VALUE(!is_refused, "no vectors");
+      return items_;
+    };
+    PublishOptions options = options_of(items);
+    options.background = background;
+    Publisher publisher(model_, folder / "published", options);
+    const auto publish = [&] {
+      publisher.publish();
+      publisher.wait();
+    };
+    const auto fail = [&] {
+      const SmallFiles full(100);
+      EXPECT_RAISES(
+          c10::Error, publish(), "[Publisher::publish] can't write to");
+    };
+    fail();
+    EXPECT_EQ(calls, 1);
+    publish();
+    EXPECT_EQ(calls, 2);
+    Reader reader(folder / "published", {.follow = false});
+    const at::Tensor kept = in_order(items_.vectors).clone();
+    items_.vectors[3] += 1.0;
+    fail();
+    publish();
+    EXPECT_EQ(calls, 2);
+    EXPECT_EQ(publisher.report().rows, 0);
+    reader.refresh();
+    EXPECT_TENSOR_EQ(rows_of(*reader.version(), kItemVectors), kept);
+    is_refused = true;
+    EXPECT_VALUE_ERROR(publish(), "no vectors");
+    is_refused = false;
+    fail();
+    EXPECT_EQ(calls, 4);
+    publish();
+    EXPECT_EQ(calls, 5);
+    EXPECT_EQ(publisher.report().rows, 1);
+    reader.refresh();
+    expect_published(*reader.version());
+    publish();
+    EXPECT_EQ(calls, 5);
+  }
+}
+
 // The best items are those of the products of the last version's vectors.
 TEST_F(RecommendPublisherTest, AReaderRecommendsFromTheNewestVectors) {
   for (const RowFormat format : {RowFormat::kFloat32, RowFormat::kInt8}) {
@@ -568,6 +716,10 @@ TEST_F(RecommendPublisherTest, AQueryIsCheckedAndPublished) {
   EXPECT_VALUE_ERROR(
       Publisher(model_, path_, options_of(items)),
       "items.query must take one user alone");
+  items.every = 2;
+  EXPECT_VALUE_ERROR(
+      Publisher(model_, path_, options_of(items)),
+      "items.every must be 1 with items.query, but is 2. The program of items.query");
   items.query = folder_ / "none";
   EXPECT_TORCH_ERROR(
       Publisher(model_, path_, options_of(items)), "can't be read");
@@ -600,6 +752,8 @@ TEST_F(RecommendPublisherTest, MistakesAreNamed) {
         "items.num_candidates must be >= 0"},
        {[](PublishedItems& items) { items.num_candidates = 5; },
         "but is 5 without a program"},
+       {[](PublishedItems& items) { items.every = 0; },
+        "items.every must be >= 1, but is 0. Set it to 1"},
        {fold_in({.regularization = 0.0}),
         "items.fold_in must have a regularization > 0 and other numbers >= 0, "
         "but has 0, 0 and 0"},

@@ -99,6 +99,35 @@ TEST_P(ShardedPublisherTest, AllRanksComputeTheItems) {
   EXPECT_EQ(publisher.publish(), 4);
 }
 
+TEST_P(ShardedPublisherTest, AllRanksKeepTheItemsOfTheSameVersions) {
+  const at::Tensor ids = at::arange(model_->options.movies, at::kLong);
+  int64_t calls = 0;
+  Publisher publisher(
+      model_,
+      directory_,
+      {.full_share = 10.0,
+       .items = PublishedItems{
+           .items =
+               [&] {
+                 ++calls;
+                 return RecommenderItems{
+                     .vectors =
+                         model_->embedding->forward({{"movie", ids}})["movie"]};
+               },
+           .fold_in = PublishedFoldIn{},
+           .every = 2}});
+  for (uint64_t round = 1; round < 6; ++round) {
+    train(round);
+    publisher.publish();
+    EXPECT_EQ(calls, static_cast<int64_t>(round + 1) / 2);
+    const Reader reader(directory_, {.follow = false});
+    const Version& version = *reader.version();
+    const size_t table = version.table("recommend/items");
+    EXPECT_EQ(version.tables()[table].overlaid_rows > 0, round > 2);
+    expect_same_lookups(version, *model_, round);
+  }
+}
+
 // Each rank has a clock of its own, but they publish together.
 TEST_P(ShardedPublisherTest, RanksAgreeWhenTheSecondsHavePassed) {
   using namespace training;

@@ -50,6 +50,16 @@ const PublishedItems& checked(const PublishOptions& options) {
       kPublisher,
       items.num_candidates,
       options.program.empty() ? " without a program" : "");
+  TESSERA_CHECK_VALUE(
+      items.every >= 1,
+      "{} items.every must be >= 1, but is {}. Set it to 1, so that the vectors are computed with each version.",
+      kPublisher,
+      items.every);
+  TESSERA_CHECK_VALUE(
+      items.every == 1 || items.query.empty(),
+      "{} items.every must be 1 with items.query, but is {}. The program of items.query uses the weights of each version, which do not fit older vectors of items. Set items.every to 1, or give the vectors of users by items.users.",
+      kPublisher,
+      items.every);
   const auto& [plain, per_item, catalogue] =
       items.fold_in.value_or(PublishedFoldIn());
   TESSERA_CHECK_VALUE(
@@ -164,6 +174,14 @@ void ItemPublisher::take(
   }
 }
 
+void ItemPublisher::keep() {
+  taken_ = written_;
+  for (Table& table : taken_.tables) {
+    table.changed.clear();
+  }
+  needs_base_ = false;
+}
+
 void ItemPublisher::add_table(
     const char* name,
     at::Tensor values,
@@ -236,6 +254,7 @@ void ItemPublisher::add(bool is_base, VersionContent& content) const {
 
 void ItemPublisher::accept() {
   written_ = std::move(taken_);
+  num_to_keep_ = (num_to_keep_ == 0 ? options_.every : num_to_keep_) - 1;
 }
 
 // The bytes of the file kSeenItems.

@@ -26,9 +26,15 @@ class ItemPublisher {
   ItemPublisher(const ItemPublisher&) = delete;
   ItemPublisher& operator=(const ItemPublisher&) = delete;
 
+  /// Whether the next version has new items. It otherwise keeps those of the last one.
+  bool is_due() const {
+    return num_to_keep_ == 0;
+  }
   /// Takes what PublishedItems::items and users have given for the next version.
   /// Errors:  c10::ValueError for what a version can't have.
   void take(const RecommenderItems& given, const at::Tensor& users);
+  /// Takes the items of the last version for the next one.
+  void keep();
   /// True if other items, or tables of other sizes, were taken than the last version has.
   bool needs_base() const {
     return needs_base_;
@@ -65,6 +71,7 @@ class ItemPublisher {
   Content taken_;
   Content written_;  // in the last version
   bool needs_base_ = true;
+  int64_t num_to_keep_ = 0;  // versions before the next new items
 };
 
 }  // namespace tessera::serving

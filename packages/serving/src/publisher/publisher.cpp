@@ -112,6 +112,7 @@ class Publisher::Impl {
       directory_->check_lock(kPublish);
       plan_.wants_base = info.base ||
           (plan_.chain.base != 0 && !directory_->has_chain(plan_.chain.base));
+      plan_.has_new_items = items_ && items_->is_due();
       keep_newest();  // makes room on a full disk
       return plan_;
     });
@@ -172,6 +173,7 @@ class Publisher::Impl {
     // Whether the changes of the last version were not written.
     bool has_failed = false;
     bool wants_base = false;  // PublishInfo::base, or the chain is broken
+    bool has_new_items = false;
     PublishReport report = {};
   };
 
@@ -197,15 +199,19 @@ class Publisher::Impl {
 
   // All ranks compute the items, because their tables may be sharded.
   void take_items() {
-    if (!options_.items) {
+    if (!plan_.has_new_items) {
+      if (items_) {
+        items_->keep();
+      }
       return;
     }
     ranks_.run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
       RecommenderItems items;
       at::Tensor users;
       model_.evaluate([&] {
-        items = options_.items->items();
-        users = options_.items->users ? options_.items->users() : at::Tensor();
+        const PublishedItems& given = options_.items.value();
+        items = given.items();
+        users = given.users ? given.users() : at::Tensor();
       });
       if (items_) {
         items_->take(items, users);
