@@ -769,8 +769,8 @@ TEST_F(RecommendServerTest, ScoreFunctionsGetTheInputsThatTheyList) {
   ServerOptions options{
       .query =
           [](std::span<const ScoreRequest>) {
-            return std::vector<QueryResult>{
-                {.version = 1, .vector = {1, 2, 3, 4}}};
+            return std::vector<ScoreResult>{
+                {.version = 1, .scores = {1, 2, 3, 4}}};
           },
       .query_inputs =
           [] {
@@ -893,12 +893,12 @@ TEST_F(RecommendServerTest, AnswersAreOfOneVersion) {
 TEST_F(RecommendServerTest, ResultsOfTheQueryFunctionAreChecked) {
   publish(programs());
   int64_t calls = 0;
-  QueryResult result{.version = 1, .vector = {1, 2, 3, 4}};
+  ScoreResult result{.version = 1, .scores = {1, 2, 3, 4}};
   start(
       {.query =
            [&](std::span<const ScoreRequest> requests) {
              ++calls;
-             return std::vector<QueryResult>(requests.size(), result);
+             return std::vector<ScoreResult>(requests.size(), result);
            },
        .query_inputs =
            [] {
@@ -909,16 +909,16 @@ TEST_F(RecommendServerTest, ResultsOfTheQueryFunctionAreChecked) {
   EXPECT_EQ(post(body).status, 200);
   EXPECT_EQ(post(R"({"user":{"title":["f1"]}})").status, 200);
   EXPECT_EQ(calls, 1);  // the second user has a fold-in
-  result.vector = {1, 2, 3};
+  result.scores = {1, 2, 3};
   EXPECT_EQ(post(body).status, 500);
-  result.vector = {1, 2, 3, NAN};
+  result.scores = {1, 2, 3, NAN};
   EXPECT_EQ(post(body).status, 500);
   result.error = "no such user";
   HttpReply reply = post(body);
   EXPECT_EQ(reply.status, 400);
   EXPECT_CONTAINS(reply.body, "no such user");
   calls = 0;
-  result = {.version = 2, .vector = {1, 2, 3, 4}};
+  result = {.version = 2, .scores = {1, 2, 3, 4}};
   reply = post(body);
   EXPECT_EQ(reply.status, 503);
   EXPECT_CONTAINS(reply.body, "New versions arrived during the request");

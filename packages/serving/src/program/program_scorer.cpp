@@ -350,16 +350,13 @@ struct Programs {
   std::shared_ptr<const Program> query = {};
 };
 
-// Runs a program of the version for each request. `numbers` is the member of the result for
-// the first output.
-template <class Result>
-std::vector<Result> run(
+// Runs a program of the version for each request.
+std::vector<ScoreResult> run(
     const Version& version,
     const Program* program,
-    std::span<const ScoreRequest> requests,
-    std::vector<float> Result::*numbers) {
-  std::vector<Result> results(requests.size());
-  for (Result& result : results) {
+    std::span<const ScoreRequest> requests) {
+  std::vector<ScoreResult> results(requests.size());
+  for (ScoreResult& result : results) {
     result.version = version.number();
     if (program == nullptr) {
       result.error = "This version has no program for the request.";
@@ -372,7 +369,7 @@ std::vector<Result> run(
     const RequestInputs inputs(*program, requests);
     for (size_t i = 0; i < requests.size(); ++i) {
       try {
-        results[i].*numbers =
+        results[i].scores =
             first_output(program->run(inputs.of(i)), inputs.candidates(i));
       } catch (const c10::Error& error) {
         results[i].error = reason_of(error);
@@ -385,8 +382,7 @@ std::vector<Result> run(
     }
     // One wrong request should not fail the others.
     for (size_t i = 0; i < requests.size(); ++i) {
-      results[i] =
-          run(version, program, requests.subspan(i, 1), numbers).front();
+      results[i] = run(version, program, requests.subspan(i, 1)).front();
     }
   }
   return results;
@@ -484,21 +480,13 @@ std::shared_ptr<const Version> ProgramScorer::version() const {
 std::vector<ScoreResult> ProgramScorer::operator()(
     std::span<const ScoreRequest> requests) const {
   const std::shared_ptr<const Programs> programs = state_->newest();
-  return run(
-      *programs->version,
-      programs->scores.get(),
-      requests,
-      &ScoreResult::scores);
+  return run(*programs->version, programs->scores.get(), requests);
 }
 
-std::vector<QueryResult> ProgramScorer::query(
+std::vector<ScoreResult> ProgramScorer::query(
     std::span<const ScoreRequest> requests) const {
   const std::shared_ptr<const Programs> programs = state_->newest();
-  return run(
-      *programs->version,
-      programs->query.get(),
-      requests,
-      &QueryResult::vector);
+  return run(*programs->version, programs->query.get(), requests);
 }
 
 }  // namespace tessera::serving

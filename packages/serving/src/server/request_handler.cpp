@@ -52,20 +52,17 @@ struct NotServed : std::runtime_error {
 struct VersionChanged : std::exception {};
 
 // The `count` numbers that a function gives for a request that has read this version.
-template <class Result>
 std::vector<float> call(
-    const std::function<std::vector<Result>(std::span<const ScoreRequest>)>&
-        function,
+    const ScoreFunction& function,
     const ScoreRequest& request,
-    std::vector<float> Result::*numbers,
     int64_t count,
     const Version& version) {
-  const std::vector<Result> results = function({&request, 1});
+  std::vector<ScoreResult> results = function({&request, 1});
   TESSERA_CHECK(
       results.size() == 1,
       "a function gave {} results for 1 request",
       results.size());
-  const Result& result = results[0];
+  ScoreResult& result = results[0];
   // A newer version may refuse what is right for this one. An error may have no version.
   if (result.version != 0 && result.version != version.number()) {
     throw VersionChanged();
@@ -76,8 +73,8 @@ std::vector<float> call(
   TESSERA_CHECK(
       result.version != 0,
       "a function gave results of version 0. Set ScoreResult::version to the number of the version that it uses.");
-  check_numbers(result.*numbers, count);
-  return result.*numbers;
+  check_numbers(result.scores, count);
+  return std::move(result.scores);
 }
 
 HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
@@ -500,12 +497,8 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
     if (context->needs_query(request.body)) {
       const ScoreRequest user{
           .user = select_inputs(request.body.inputs, context->query_inputs)};
-      given.vector = call(
-          options_.query,
-          user,
-          &QueryResult::vector,
-          context->search.dim(),
-          *version);
+      given.vector =
+          call(options_.query, user, context->search.dim(), *version);
     }
     queries.push_back(
         context->search.prepare(std::move(given), "[/recommend]"));
@@ -529,7 +522,6 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
       const std::vector<float> scores = call(
           score_,
           make_score_request(request.body, rows, *context),
-          &ScoreResult::scores,
           std::ssize(rows),
           *version);
       for (size_t i = 0; i < rows.size(); ++i) {

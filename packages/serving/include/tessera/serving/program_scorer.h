@@ -39,8 +39,8 @@ class ProgramScorer {
       std::span<const ScoreRequest> requests) const;
 
   /// The vectors of users, for /recommend: the first output of PublishedItems::query for the
-  /// inputs of each user.
-  std::vector<QueryResult> query(std::span<const ScoreRequest> requests) const;
+  /// inputs of each user, as ScoreResult::scores.
+  std::vector<ScoreResult> query(std::span<const ScoreRequest> requests) const;
 
   /// The inputs that a request must have, for GET /version. While a new version is not
   /// loaded yet, these are the inputs of the previous version. None: no program.

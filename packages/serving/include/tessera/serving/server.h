@@ -44,20 +44,11 @@ struct ScoreRequest {
 struct ScoreResult {
   /// The version that has given the scores.
   int64_t version = 0;
-  /// If a score is not finite, the client gets status 500.
-  std::vector<float> scores = {};  // [num_candidates]
+  /// If a number is not finite, the client gets status 500.
+  std::vector<float> scores =
+      {};  // [num_candidates], or [dim] for ServerOptions::query
   /// Why this request can't be scored. Empty: no error. The client gets the text with status
   /// 400, without a place such as "[Version::lookup]" at its beginning.
-  std::string error = {};
-};
-
-/// The vector of one user.
-struct QueryResult {
-  /// The version that has given the vector.
-  int64_t version = 0;
-  /// If a number is not finite, the client gets status 500.
-  std::vector<float> vector = {};  // [dim]
-  /// As ScoreResult::error.
   std::string error = {};
 };
 
@@ -68,11 +59,6 @@ struct QueryResult {
 /// exception, it gets only "internal error" with status 500.
 using ScoreFunction =
     std::function<std::vector<ScoreResult>(std::span<const ScoreRequest>)>;
-
-/// The same for the vectors of users. The requests have no candidates, and the server sends
-/// them one by one.
-using QueryFunction =
-    std::function<std::vector<QueryResult>(std::span<const ScoreRequest>)>;
 
 // snippet: packages/serving/tests/server_test.cpp ScoreInputInfo
 /// An input that a score function takes.
@@ -153,9 +139,10 @@ struct ServerOptions {
   /// it at the same time. Empty: GET /version lists none, and the pipeline makes all, unless
   /// the score function is a ProgramScorer.
   std::function<std::vector<ScoreInputInfo>()> inputs = {};
-  /// Gives /recommend the vectors of users for versions with PublishedItems::query. Empty: no
+  /// Gives /recommend the vectors of users, as ScoreResult::scores, for versions with
+  /// PublishedItems::query. The requests have no candidates, and come one by one. Empty: no
   /// such version is served, unless the score function is a ProgramScorer.
-  QueryFunction query = {};
+  ScoreFunction query = {};
   /// Lists the inputs of `query`, which gets only these. Needed with `query`.
   std::function<std::vector<ScoreInputInfo>()> query_inputs = {};
   /// The version that the functions use, whose pipeline takes raw values, and whose items
