@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/common/fields.h>
+#include <tessera/serving/recommend.h>
 
 #include <cstdint>
 #include <optional>
@@ -32,12 +33,7 @@ inline constexpr const char* kItemAttributes = "item_attributes";
 inline constexpr const char* kSeenItems = "seen_items";
 inline constexpr const char* kQueryProgram = "query_program";
 
-/// How a vector is solved from the items of a user. See FoldInOptions.
-struct FoldInFile {
-  double regularization = 0.0;
-  double regularization_per_item = 0.0;
-  double catalogue_confidence = 0.0;
-
+struct FoldInFile : PublishedFoldIn {
   TESSERA_FIELDS(regularization, regularization_per_item, catalogue_confidence)
 };
 

@@ -239,8 +239,7 @@ void ItemPublisher::add(bool is_base, VersionContent& content) const {
       .is_cosine = options_.score == ItemScore::kCosine,
       .num_candidates = options_.num_candidates};
   if (options_.fold_in) {
-    const auto& [plain, per_item, catalogue] = *options_.fold_in;
-    file.fold_in = FoldInFile{plain, per_item, catalogue};
+    file.fold_in = FoldInFile{*options_.fold_in};
   }
   content.files.emplace_back(kItems, write_fields(file).dump());
   content.files.emplace_back(kItemIds, bytes_of(taken_.ids));

@@ -4,6 +4,7 @@
 #include <tessera/data/columns.h>
 #include <tessera/features/feature.h>
 #include <tessera/search/recommender.h>
+#include <tessera/serving/recommend.h>
 #include <tessera/training/pointers.h>
 
 #include <ATen/core/Tensor.h>
@@ -30,15 +31,6 @@ enum class RowFormat {
   /// row, half a step is R / 510 for kInt8 and R / 30 for kInt4.
   kInt8,
   kInt4
-};
-
-/// How servers find the vector of an unknown user from the user's items. See FoldInOptions.
-/// The targets are 1, and there are no biases. With ItemScore::kCosine, the vectors of items
-/// have length 1.
-struct PublishedFoldIn {
-  double regularization = 1.0;  // > 0
-  double regularization_per_item = 0.0;  // >= 0
-  double catalogue_confidence = 0.0;  // >= 0
 };
 
 // snippet: packages/serving/tests/recommend_test.cpp PublishedItems

@@ -44,6 +44,15 @@ struct RecommendRequest {
   int64_t max_per_value = 1;
 };
 
+/// How servers find the vector of an unknown user from the user's items. See FoldInOptions.
+/// The targets are 1, and there are no biases. With ItemScore::kCosine, the vectors of items
+/// have length 1.
+struct PublishedFoldIn {
+  double regularization = 1.0;  // > 0
+  double regularization_per_item = 0.0;  // >= 0
+  double catalogue_confidence = 0.0;  // >= 0
+};
+
 /// How the items of a user were found.
 enum class RecommendedFrom {
   kQuery,  // by the vector of the user
