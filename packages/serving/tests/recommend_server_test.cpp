@@ -601,10 +601,10 @@ TEST_F(RecommendServerTest, WithoutAPipelineUsersAndItemsAreIds) {
   EXPECT_EQ(version()["recommend"]["user_items"], "liked");
   const HttpReply reply = post(R"({"user":{"user":5},"where":"year > 3"})");
   EXPECT_EQ(reply.status, 400);
-  EXPECT_CONTAINS(reply.body, "where: `where` needs attributes of the items");
+  EXPECT_CONTAINS(reply.body, "\"`where` needs attributes of the items");
   EXPECT_CONTAINS(
       post(R"({"user":{"user":5},"diversity":{"column":"year"}})").body,
-      "diversity: `diversity` needs attributes of the items");
+      "\"`diversity` needs attributes of the items");
   EXPECT_CONTAINS(
       post(R"({"user":{"user":5},"show":["year"]})").body,
       "show: this version has no attributes of items");
@@ -629,8 +629,8 @@ TEST_F(RecommendServerTest, WrongBodiesAreNamed) {
       {R"({"user":{"user":["u1","u2"]}})", "expected one id as 'user'"},
       {R"({"user":{"inputs":{"user":[3,4]}}})", "expected one id as 'user'"},
       {R"({"user":{"inputs":{"user":-4}}})", "user must be >= 0, but is -4"},
-      {R"({"k":0})", "k: k must be in [1, 60]"},
-      {R"({"k":61})", "k: k must be in [1, 60]"},
+      {R"({"k":0})", R"("k must be in [1, 60])"},
+      {R"({"k":61})", R"("k must be in [1, 60])"},
       {R"({"k":1000000000000})", "at most 500 ids"},
       {R"({"k":1.5})", R"("k: expected a whole number)"},
       {R"({"k":"9"})", R"("k: expected a whole number)"},

@@ -107,7 +107,7 @@ const AttributeColumn& ItemCatalogue::diverse_column(
       attributes_ != nullptr,
       "{} `diversity` needs attributes of the items, but there are none. Give the items attributes, or leave `diversity` out.",
       where);
-  const AttributeColumn& column = attributes_->at(name, where);
+  const AttributeColumn& column = attributes_->at(name, where + " diversity:");
   TESSERA_CHECK_VALUE(
       !column.has_lists(),
       "{} `diversity` needs a column with one value per item, but '{}' has lists. Choose another.",

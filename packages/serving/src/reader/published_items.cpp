@@ -188,10 +188,11 @@ RecommendedFrom ItemSearch::from_of(
 
 ItemSearch::Query ItemSearch::prepare(
     RecommendRequest request,
-    const std::string& where) const {
+    const std::string& where,
+    const std::function<std::vector<float>()>& program) const {
   const ItemCatalogue& catalogue = items_->catalogue();
   Query query{.request = std::move(request)};
-  const RecommendRequest& given = query.request;
+  RecommendRequest& given = query.request;
   catalogue.check_k(given.k, where);
   TESSERA_CHECK_VALUE(
       !given.user || *given.user >= 0,
@@ -204,8 +205,6 @@ ItemSearch::Query ItemSearch::prepare(
       "{} exclude_seen needs the items of the user, or a user and a version that has the items of users. Send the items as '{}'.",
       where,
       items_->file().user_items);
-  query.from = from_of(given, /*has_program=*/false);
-  query.vector = vector_of(query, where);
   query.allowed = catalogue.allowed(given.where, given.choose_from, where);
   if (!given.diverse_column.empty()) {
     query.diverse = &catalogue.diverse_column(
@@ -221,6 +220,12 @@ ItemSearch::Query ItemSearch::prepare(
     }
   }
   query.excluded = catalogue.rows_of(excluded);
+  query.from = from_of(given, program != nullptr);
+  if (query.from == RecommendedFrom::kQuery && given.vector.empty() &&
+      !has_row(given)) {
+    given.vector = program();
+  }
+  query.vector = vector_of(query, where);
   return query;
 }
 

@@ -74,11 +74,6 @@ class ItemSearch {
     return vectors_->file().dim;
   }
 
-  /// How the items of this request are found. `has_program`: the request will get a vector
-  /// from a program, if it needs one.
-  RecommendedFrom from_of(const RecommendRequest& request, bool has_program)
-      const;
-
   /// A request that has been checked, with its vector.
   struct Query {
     RecommendRequest request = {};
@@ -89,8 +84,12 @@ class ItemSearch {
     std::vector<int64_t> excluded = {};  // rows, ascending
     const AttributeColumn* diverse = nullptr;
   };
+  /// `program` gives the vector of a user who has no other one. nullptr: there is none.
   /// Errors:  ValueError that begins with `where`.
-  Query prepare(RecommendRequest request, const std::string& where) const;
+  Query prepare(
+      RecommendRequest request,
+      const std::string& where,
+      const std::function<std::vector<float>()>& program = nullptr) const;
 
   /// The best rows of each query: `count` or more, or all if there are fewer. Diversity is
   /// ignored.
@@ -109,6 +108,8 @@ class ItemSearch {
  private:
   // Whether the table of users has a row for the user.
   bool has_row(const RecommendRequest& request) const;
+  RecommendedFrom from_of(const RecommendRequest& request, bool has_program)
+      const;
   std::vector<float> vector_of(const Query& query, const std::string& where)
       const;
   std::vector<double> solve(std::span<const int64_t> rows) const;

@@ -289,14 +289,6 @@ bool RecommendContext::is_of_user(const std::string& column) const {
   });
 }
 
-bool RecommendContext::needs_query(const RecommendBody& body) const {
-  const auto is_query = [&](bool has_program) {
-    return search.from_of(body.request, has_program) == RecommendedFrom::kQuery;
-  };
-  return has_query && !body.inputs.empty() && is_query(true) &&
-      !is_query(false);
-}
-
 RecommendBody read_recommend_request(
     std::string_view body,
     const RecommendContext& context) {
@@ -330,6 +322,11 @@ RecommendBody read_recommend_request(
   request.exclude_seen = fields.exclude_seen;
   if (fields.diversity) {
     field_of(json["diversity"], "column", "diversity");
+    // An empty name would mean that there is none.
+    context.search.items().catalogue().diverse_column(
+        fields.diversity->column,
+        fields.diversity->max_per_value,
+        "[/recommend]");
     request.diverse_column = fields.diversity->column;
     request.max_per_value = fields.diversity->max_per_value;
   }
@@ -349,14 +346,6 @@ RecommendBody read_recommend_request(
   values.count(
       static_cast<size_t>(std::clamp<int64_t>(request.k, 0, max_k)) *
       (1 + read.shown.size()));
-  // The same checks follow later, without the place in the request.
-  const ItemCatalogue& catalogue = context.search.items().catalogue();
-  catalogue.check_k(request.k, "[k]");
-  catalogue.allowed(request.where, std::nullopt, "[where]");
-  if (fields.diversity) {
-    catalogue.diverse_column(
-        request.diverse_column, request.max_per_value, "[diversity]");
-  }
   return read;
 }
 

@@ -33,8 +33,6 @@ struct RecommendContext {
   /// `scores` is the context of /score.
   RecommendContext(const RequestContext& scores, bool has_scores);
 
-  /// Whether the query function gives the vector of the user.
-  bool needs_query(const RecommendBody& body) const;
   /// Whether the attributes of items, or their raw values, give the values of a column.
   bool is_of_items(const std::string& column) const;
   /// Whether an input is made from a column of the user.

@@ -493,15 +493,14 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
       context.emplace(context_of(*version), score_ != nullptr);
     }
     request.body = read_recommend_request(request.job->body, *context);
-    RecommendRequest given = request.body.request;
-    if (context->needs_query(request.body)) {
+    const std::function<std::vector<float>()> query = [&] {
       const ScoreRequest user{
           .user = select_inputs(request.body.inputs, context->query_inputs)};
-      given.vector =
-          call(options_.query, user, context->search.dim(), *version);
-    }
-    queries.push_back(
-        context->search.prepare(std::move(given), "[/recommend]"));
+      return call(options_.query, user, context->search.dim(), *version);
+    };
+    const bool has_query = context->has_query && !request.body.inputs.empty();
+    queries.push_back(context->search.prepare(
+        request.body.request, "[/recommend]", has_query ? query : nullptr));
     request.place = queries.size() - 1;
   });
 
