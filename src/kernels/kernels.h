@@ -209,8 +209,8 @@ struct ScanQuery {
 /// Estimates the score of each row for each query, and finds the rows whose score may reach
 /// the threshold of a query:
 ///
-///   scores[q][r]      scales[r] * step * dot(query q, row r) + offsets[r] * sum + biases[r]
-///   error             weight * widths[r] + slack + 2^-20 * |biases[r]|
+///   scores[q][r]      scales[r] * step * dot(query q, row r) + offsets[r] * sum
+///   error             weight * widths[r] + slack
 ///   bit r of hits[q]  not scores[q][r] + error < threshold, or |scores[q][r]| > kLargest
 ///
 /// Rows are float32, or the codes of 8 bits of a QuantizedRow, which are multiplied with
@@ -231,7 +231,6 @@ struct ScanArgs {
   const float* scales = nullptr;  // [kRows]
   const float* offsets = nullptr;  // [kRows]
   const float* widths = nullptr;  // [kRows]
-  const float* biases = nullptr;  // [kRows]
   const ScanQuery* queries = nullptr;  // [num_queries]
   /// The vectors with zeros at the end. `integers` are for codes, and otherwise nullptr.
   const float* vectors = nullptr;  // [num_queries, padded(dim)]

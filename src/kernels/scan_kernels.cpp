@@ -261,17 +261,14 @@ void FindHits(const ScanArgs& args, int64_t query) {
   float* HWY_RESTRICT scores = args.scores + query * ScanArgs::kRows;
   uint64_t hits = 0;
   for (int64_t row = 0; row < args.num_rows; row += lanes) {
-    const V bias = hn::LoadU(d, args.biases + row);
     const V score = hn::MulAdd(
         hn::Mul(hn::LoadU(d, scores + row), step),
         hn::LoadU(d, args.scales + row),
-        hn::MulAdd(
-            hn::LoadU(d, args.offsets + row), hn::Set(d, parts.sum), bias));
+        hn::Mul(hn::LoadU(d, args.offsets + row), hn::Set(d, parts.sum)));
     const V error = hn::MulAdd(
         hn::LoadU(d, args.widths + row),
         hn::Set(d, parts.weight),
-        hn::MulAdd(
-            hn::Abs(bias), hn::Set(d, 0x1p-20F), hn::Set(d, parts.slack)));
+        hn::Set(d, parts.slack));
     hn::StoreU(score, d, scores + row);
     // The comparisons are false for NaN.
     const auto is_below = hn::And(

@@ -143,12 +143,6 @@ std::vector<std::pair<double, int64_t>> all_scores(
       score += static_cast<double>(request.vector[i]) *
           static_cast<double>(values[i]);
     }
-    if (scanned.factors != nullptr) {
-      score *= static_cast<double>(scanned.factors[number]);
-    }
-    if (scanned.biases != nullptr) {
-      score += static_cast<double>(scanned.biases[number]);
-    }
     if (!std::isnan(score)) {
       scores.emplace_back(score, number);
     }
@@ -299,14 +293,7 @@ void check_random_scan(const Format& format, int64_t dim, bool has_exact) {
             : is_replaced[row] ? scored_changes.numbers(row)
                                : scored.numbers(row));
   }
-  const std::vector<float> biases = normals(2 * count);
-  ScanRows rows{
-      .dim = dim,
-      .segments = segments,
-      .biases = any_of(0, 1) == 0 ? biases.data() : nullptr};
-  std::vector<float> factors = inverse_lengths(rows);
-  factors[0] = 8.0F;
-  rows.factors = any_of(0, 1) == 0 ? factors.data() : nullptr;
+  const ScanRows rows{.dim = dim, .segments = segments};
 
   const int64_t num_requests = any_of(1, 33);
   const std::vector<float> queries = normals(num_requests * dim);
@@ -450,9 +437,10 @@ TEST(RowScanTest, BoundsHoldIfAllCodesAreOffByHalfAStep) {
         const float whole = is_last && i < 18 ? 9.0F : 7.0F;
         values.push_back(is_last ? whole + kOff : whole + 1.0F - kOff);
       }
-      // Half of the last row's columns are higher by 2, and the others lower by 2.
+      // Half of the last row's columns are higher by 2, and the others lower by 2, but one
+      // of them only by 1.
       for (int64_t i = 18; is_last && i < kDim; ++i) {
-        values[row * kDim + i] -= 2.0F;
+        values[row * kDim + i] -= i == 18 ? 1.0F : 2.0F;
       }
     }
     const Rows exact(kFloat32, kDim, values);
@@ -460,14 +448,12 @@ TEST(RowScanTest, BoundsHoldIfAllCodesAreOffByHalfAStep) {
     std::vector<float> query(kDim, 1.0F);
     query[0] = 0.0F;
     query[1] = 0.0F;
-    std::vector<float> factors(kCount, 8.0F);
-    factors.back() = 8.003F;
     const RowSegment segment{
         .rows = rows.memory(),
         .exact_rows = exact.memory(),
         .num_rows = kCount};
     const auto found = scan_in_all_ways(
-        {.dim = kDim, .segments = {&segment, 1}, .factors = factors.data()},
+        {.dim = kDim, .segments = {&segment, 1}},
         {{.vector = query.data(), .k = 1}})[0];
     EXPECT_EQ(found[0].number, kCount - 1);
   }
@@ -507,18 +493,6 @@ TEST(RowScanTest, SumsThatOverflowFloat32AreScoredExactly) {
       {.dim = kDim, .segments = {&segment, 1}},
       {{.vector = query.data(), .k = 1}})[0];
   EXPECT_EQ(found[0], (ScoredRow{.number = kCount - 1, .score = 0.0F}));
-}
-
-TEST(RowScanTest, InverseLengthsGiveCosines) {
-  const std::vector<float> values{3.0F, 4.0F, 0.0F, 0.0F, 0.6F, 0.8F};
-  const Rows rows(kFloat32, 2, values);
-  const RowSegment segment{.rows = rows.memory(), .num_rows = 3};
-  const ScanRows scanned{.dim = 2, .segments = {&segment, 1}};
-  const std::vector<float> inverses = inverse_lengths(scanned);
-  ASSERT_EQ(inverses.size(), 3);
-  EXPECT_FLOAT_EQ(inverses[0], 0.2F);
-  EXPECT_FLOAT_EQ(inverses[1], 1e12F);
-  EXPECT_FLOAT_EQ(inverses[2], 1.0F);
 }
 
 TEST(RowScanTest, EqualScoresAreOrderedByNumber) {

@@ -23,15 +23,13 @@
 // `size` >= |row[i]| for all i.
 // - Sums of n products in any order differ by at most 2 n u |q| size, for n < 2^23.
 // - At most 32 further roundings are relative to |q| size: those of a decoded row, of sums
-//   and products with a scale, a factor and a step, of the bounds, and of the score itself.
+//   and products with a scale and a step, of the bounds, and of the score itself.
 // - If the vector is rounded to integers, the sum of |vector[i] - step * integer[i]| counts
 //   once more times the size.
 // - quantize_row() rounds to the nearest of numbers that are `scale` apart, so an exact row
 //   differs by at most scale / 2, and by less than 3 u size because scale, difference and
 //   product are rounded, plus 2^-141 for scales below float32's smallest normal number.
 // - Numbers below the smallest normal number, 2^-126, may count as 0, which is in `slack`.
-// - A bias is rounded four times.
-// The factor of the row multiplies all but the last.
 
 namespace tessera {
 
@@ -54,7 +52,6 @@ constexpr double kRoundUp = 1.0 + 0x1p-20;
 // Vectors of more dimensions would be rounded to few integers.
 constexpr int64_t kMaxIntegerDim = 16'384;
 constexpr double kLargestInteger = 32767.0;
-constexpr double kLeastLength = 1e-12;
 
 int64_t row_bytes_of(const RowMemory& rows, int64_t dim) {
   return rows.quantized_bits != 0
@@ -292,12 +289,10 @@ class Pass {
       weight += std::abs(number);
       largest = std::max(largest, std::abs(number));
     }
-    const double largest_factor = rows_.factors == nullptr ? 1.0 : 0x1p40;
     query.sum = to_float(sum);
     query.weight = to_float(weight * kRoundUp);
     query.slack = to_float(
-        largest_factor *
-        (static_cast<double>(rows_.dim + 8) * 0x1p-125 + weight * 0x1p-120));
+        static_cast<double>(rows_.dim + 8) * 0x1p-125 + weight * 0x1p-120);
     const double step =
         std::max(largest / kLargestInteger, weight * 255.0 / 0x1p30);
     has_integers_ = has_integers_ && (step == 0.0 || step >= 0x1p-126);
@@ -364,7 +359,6 @@ class Pass {
         .scales = scales_.data(),
         .offsets = offsets_.data(),
         .widths = widths_.data(),
-        .biases = biases_.data(),
         .queries = queries_.data(),
         .vectors = vectors_.data(),
         .integers = has_integers ? integers_.data() : nullptr,
@@ -441,15 +435,6 @@ class Pass {
               half_step * scales_[i]
           : rounding * size + half_step * steps_[i];
     }
-    for (int64_t i = 0; rows_.factors != nullptr && i < num_rows_; ++i) {
-      const float factor = rows_.factors[segment_->first_number + indices_[i]];
-      scales_[i] *= factor;
-      offsets_[i] *= factor;
-      widths_[i] *= factor;
-    }
-    for (int64_t i = 0; rows_.biases != nullptr && i < num_rows_; ++i) {
-      biases_[i] = rows_.biases[segment_->first_number + indices_[i]];
-    }
     for (int64_t i = num_rows_; i % 4 != 0; ++i) {
       places_[i] = places_[num_rows_ - 1];
     }
@@ -465,8 +450,7 @@ class Pass {
     }
     const kernels::ScanQuery& query = queries_[request];
     const float score = scores_[static_cast<int64_t>(request) * kWord + row];
-    const float error = query.weight * widths_[row] + query.slack +
-        0x1p-20F * std::abs(biases_[row]);
+    const float error = query.weight * widths_[row] + query.slack;
     const bool is_bounded =
         std::abs(score) <= ScanArgs::kLargest && error < kInfinity;
     candidates_[request].add(
@@ -497,7 +481,6 @@ class Pass {
   std::array<float, kWord> scales_ = {};
   std::array<float, kWord> offsets_ = {};
   std::array<float, kWord> widths_ = {};
-  std::array<float, kWord> biases_ = {};
   std::array<kernels::ScanQuery, kRequests> queries_ = {};
   std::array<uint64_t, kRequests> hits_ = {};
   std::array<float, kRequests* kWord> scores_ = {};
@@ -512,19 +495,13 @@ std::vector<ScoredRow> best_of(
   std::vector<float> buffer;
   std::vector<ScoredRow> scored;
   for (const auto& [lower, upper, segment, row] : candidates) {
-    const int64_t number = segment->first_number + row;
-    double score = dot_of(
+    const double score = dot_of(
         request.vector,
         numbers_of(kernels, *segment, rows.dim, row, buffer),
         rows.dim);
-    if (rows.factors != nullptr) {
-      score *= static_cast<double>(rows.factors[number]);
-    }
-    if (rows.biases != nullptr) {
-      score += static_cast<double>(rows.biases[number]);
-    }
     if (!std::isnan(score)) {
-      scored.push_back({.number = number, .score = to_float(score)});
+      scored.push_back(
+          {.number = segment->first_number + row, .score = to_float(score)});
     }
   }
   const auto kept = std::min(request.k, static_cast<int64_t>(scored.size()));
@@ -594,21 +571,6 @@ std::vector<std::vector<ScoredRow>> scan(
     results[i] = best_of(candidates.rows(), rows, checked[i], kernels);
   });
   return results;
-}
-
-std::vector<float> inverse_lengths(const ScanRows& rows) {
-  std::vector<float> inverses;
-  std::vector<float> buffer;
-  for (const RowSegment& segment : rows.segments) {
-    for (int64_t row = 0; row < segment.num_rows; ++row) {
-      const float* numbers =
-          numbers_of(active_kernels(), segment, rows.dim, row, buffer);
-      const double length = std::sqrt(dot_of(numbers, numbers, rows.dim));
-      inverses.push_back(
-          static_cast<float>(1.0 / std::max(length, kLeastLength)));
-    }
-  }
-  return inverses;
 }
 
 }  // namespace tessera

@@ -34,16 +34,10 @@ struct RowSegment {
   int64_t first_number = 0;
 };
 
-/// The rows to scan, and how they are scored:
-///
-///   score = factors[number] * dot(vector, row) + biases[number]
-///
-/// For cosines, `factors` are inverse_lengths(), and vectors have length 1.
+/// The rows to scan. Their scores are dot(vector, row).
 struct ScanRows {
   int64_t dim = 0;
   std::span<const RowSegment> segments = {};
-  const float* factors = nullptr;  // in [0, 2^40]; nullptr: 1
-  const float* biases = nullptr;  // finite; nullptr: 0
 };
 
 struct ScanRequest {
@@ -88,9 +82,5 @@ std::vector<std::vector<ScoredRow>> scan(
     const ScanRows& rows,
     std::span<const ScanRequest> requests,
     const ScanOptions& options = {});
-
-/// 1 / the length of each row, in the order of the segments. As in
-/// torch::nn::functional::normalize(), a length below 1e-12 counts as 1e-12.
-std::vector<float> inverse_lengths(const ScanRows& rows);
 
 }  // namespace tessera
