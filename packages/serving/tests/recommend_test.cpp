@@ -809,7 +809,9 @@ TEST_F(RecommendPublisherTest, MistakesAreNamed) {
         items.items = [&] { return results.items; };
         items.users = [&] { return results.users; };
         items.seen = [&](const at::Tensor&) { return results.seen; };
+        // snippet: PublishedFoldIn
         items.fold_in = PublishedFoldIn{.catalogue_confidence = 1.0};
+        // end snippet
         items.attributes.add("film", {.values = at::arange(3, at::kLong)});
         Publisher(model_, path_, options_of(items)).publish();
       });

@@ -44,9 +44,12 @@ struct RecommendRequest {
   int64_t max_per_value = 1;
 };
 
+// snippet: packages/serving/tests/recommend_test.cpp PublishedFoldIn
 /// How servers find the vector of an unknown user from the user's items. See FoldInOptions.
 /// The targets are 1, and there are no biases. With ItemScore::kCosine, the vectors of items
 /// have length 1.
+///
+///   items.fold_in = PublishedFoldIn{.catalogue_confidence = 1.0};
 struct PublishedFoldIn {
   double regularization = 1.0;  // > 0
   double regularization_per_item = 0.0;  // >= 0
