@@ -233,7 +233,6 @@ std::vector<float> ItemSearch::vector_of(
     const Query& query,
     const std::string& where) const {
   const RecommendRequest& request = query.request;
-  std::vector<double> vector;
   if (query.from == RecommendedFrom::kPopularity) {
     TESSERA_CHECK_VALUE(
         popularity_ != nullptr,
@@ -241,14 +240,10 @@ std::vector<float> ItemSearch::vector_of(
         where);
     return {};
   }
-  if (query.from == RecommendedFrom::kFoldIn) {
-    vector = solve(items_->catalogue().rows_of(*request.items));
-  } else if (request.vector.empty()) {
-    const std::vector<float> row = rows_of(*users_, std::array{*request.user});
-    vector.assign(row.begin(), row.end());
-  } else {
-    vector.assign(request.vector.begin(), request.vector.end());
-  }
+  std::vector<float> vector = query.from == RecommendedFrom::kFoldIn
+      ? solve(items_->catalogue().rows_of(*request.items))
+      : request.vector.empty() ? rows_of(*users_, std::array{*request.user})
+                               : request.vector;
   TESSERA_CHECK_VALUE(
       std::ssize(vector) == dim(),
       "{} the vector of the user must have {} numbers, but has {}. Correct it.",
@@ -257,28 +252,26 @@ std::vector<float> ItemSearch::vector_of(
       vector.size());
   TESSERA_CHECK_VALUE(
       std::ranges::all_of(
-          vector, [](double number) { return std::isfinite(number); }),
+          vector, [](float number) { return std::isfinite(number); }),
       "{} the vector of the user has NaN or infinity, which have no order. Correct it.",
       where);
-  double length = 1.0;
   if (items_->file().is_cosine) {
     double squares = 0.0;
     for (const double number : vector) {
       squares += number * number;
     }
     constexpr double kMinLength = 1e-12;  // as the vectors of items
-    length = std::max(std::sqrt(squares), kMinLength);
+    const double length = std::max(std::sqrt(squares), kMinLength);
+    for (float& number : vector) {
+      number = static_cast<float>(number / length);
+    }
   }
-  std::vector<float> floats;
-  for (const double number : vector) {
-    floats.push_back(static_cast<float>(number / length));
-  }
-  return floats;
+  return vector;
 }
 
 // The vector u that minimizes what FoldIn does, with targets and confidences of 1:
 // sum over items (1 - u v)^2 + confidence * sum over all others (u v)^2 + penalty |u|^2.
-std::vector<double> ItemSearch::solve(std::span<const int64_t> rows) const {
+std::vector<float> ItemSearch::solve(std::span<const int64_t> rows) const {
   const FoldInFile& options = *items_->file().fold_in;
   const auto size = static_cast<size_t>(dim());
   std::vector<double> matrix(size * size);
@@ -315,7 +308,7 @@ std::vector<double> ItemSearch::solve(std::span<const int64_t> rows) const {
   TESSERA_CHECK(
       solve_symmetric(matrix, solved),
       "the published fold_in.regularization is too small for the vectors of the items");
-  return solved;
+  return {solved.begin(), solved.end()};
 }
 
 std::vector<std::vector<ScoredRow>> ItemSearch::search(

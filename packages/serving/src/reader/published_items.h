@@ -112,7 +112,7 @@ class ItemSearch {
       const;
   std::vector<float> vector_of(const Query& query, const std::string& where)
       const;
-  std::vector<double> solve(std::span<const int64_t> rows) const;
+  std::vector<float> solve(std::span<const int64_t> rows) const;
 
   std::shared_ptr<const BaseItems> items_;
   // nullptr: the version has no such table.

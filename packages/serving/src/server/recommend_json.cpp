@@ -8,7 +8,6 @@
 #include <array>
 #include <iterator>
 #include <optional>
-#include <set>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -233,7 +232,7 @@ RecommendContext::RecommendContext(
     item_values = values != nullptr && !values->has_lists() ? values : nullptr;
   }
 
-  std::vector<std::string> columns;  // of candidates
+  std::vector<std::string> columns;  // of candidates, but given by the user
   if (num_candidates > 0) {
     for (const auto& made : pipeline.inputs(scores.inputs)) {
       ScoreInputInfo input{.name = made.name, .width = made.num_numbers};
@@ -255,16 +254,15 @@ RecommendContext::RecommendContext(
       }
     }
   }
+  const auto add_column = [&](const std::string& column) {
+    if (std::ranges::count(user_columns, column) == 0) {
+      user_columns.push_back(column);
+    }
+  };
   for (const auto& made : pipeline.inputs(user.inputs)) {
-    user_columns.insert(
-        user_columns.end(), made.columns.begin(), made.columns.end());
+    std::ranges::for_each(made.columns, add_column);
   }
-  user_columns.insert(user_columns.end(), columns.begin(), columns.end());
-  // Each once, in this order.
-  std::set<std::string> known;
-  std::erase_if(user_columns, [&](const std::string& column) {
-    return !known.insert(column).second;
-  });
+  std::ranges::for_each(columns, add_column);
 }
 
 bool RecommendContext::is_of_items(const std::string& column) const {
@@ -456,10 +454,7 @@ Json describe_recommend(const RecommendContext& context) {
     for (const AttributeColumn& column : items.attributes()->columns()) {
       Json examples = Json::array();
       for (const std::string_view text : column.texts) {
-        if (examples.size() == kMaxExamples) {
-          break;
-        }
-        if (!text.empty()) {
+        if (!text.empty() && examples.size() < kMaxExamples) {
           examples.push_back(std::string(text));
         }
       }
