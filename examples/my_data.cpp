@@ -1,28 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks new items for each user, from clicks in CSV or Parquet files. Copy it, and name
+// Recommends new items to each user, from clicks in CSV or Parquet files. Copy it, and name
 // your columns in place of user, item and time.
+#include <fmt/ranges.h>
 #include <tessera/tessera.h>
 #include <iostream>
 
 using namespace tessera;
 using namespace tessera::data;
-using namespace tessera::training;
 using torch::Tensor;
-using Names = std::vector<std::string>;
-void run(const Names& files) {
+void run(const std::vector<std::string>& files) {
   // 1. Read the files. The last two clicks of each user are for measuring.
   const Dataset clicks(make_file_source(
       {.files = files,
        .columns = {"user", "item", "time"},
        .types = {{"user", ColumnType::kText}, {"item", ColumnType::kText}}}));
-  const DatasetSplit parts =
+  const auto parts =
       split(clicks.cache(), LeaveOneOut{.user = "user", .time = "time"});
-  // 2. Give every user and item an id, including those of the test set.
-  const auto users = learn_vocabulary(clicks, "user");
-  const auto items = learn_vocabulary(clicks, "item");
+  // 2. Give every user and item an id. Ids 0 and 1 stand for other values.
   const FeaturePipeline pipeline(
-      {{.name = "user", .columns = {"user"}, .transform = users},
-       {.name = "item", .columns = {"item"}, .transform = items}});
+      {{"user", {"user"}, learn_vocabulary(clicks, "user")},
+       {"item", {"item"}, learn_vocabulary(clicks, "item")}});
   const auto to_ids = [&](const Columns& batch) {
     const auto ids = pipeline.apply(batch).features;
     Columns result;
@@ -32,61 +29,52 @@ void run(const Names& files) {
   };
   const Dataset train = parts.train.map(to_ids);
   const UserItems seen(train);
-  // 3. A vector for each user and item. The loss compares the items of a batch.
-  const auto table = [&](const std::string& name) {
-    return FeatureConfig{.table = pipeline.make_table(name, {.dim = 32})};
-  };
+  // 3. Train a vector for each user and item. The loss compares the items of a batch.
   TPUEmbedding model(TPUEmbeddingOptions{
-      .features = {{"user", table("user")}, {"item", table("item")}},
+      .features = pipeline.make_features({.dim = 32}),
       .optimizer = optim::Adam{.learning_rate = 0.01}});
-  const auto vectors = [&](const std::string& name, const Tensor& ids) {
+  const auto vectors = [&](const std::string& name, const auto& ids) {
     return model->forward_partial({{name, ids}})[name];
   };
   Retrieval retrieval(RetrievalOptions{.reduction = LossReduction::kMean});
   const auto loss_of = [&](const Columns& batch) {
+    const Tensor items = batch.tensor("item");
     return retrieval->forward(
         vectors("user", batch.tensor("user")),
-        vectors("item", batch.tensor("item")),
-        {.candidate_ids = batch.tensor("item")});
+        vectors("item", items),
+        {.candidate_ids = items});
   };
-  // 4. Train. Each epoch ends with a search of all items that a user has not clicked.
-  const Tensor all = torch::arange(2, pipeline.vocabulary_size("item"));
-  Metrics metrics{std::make_shared<RecallAtK>(), std::make_shared<NDCG>()};
-  const auto search = std::make_shared<CorpusEvaluation>(
-      make_batch_loop<CandidateVectors>(
-          std::vector<Tensor>{all},
-          [&](const Tensor& ids) {
-            return CandidateVectors{vectors("item", ids), ids};
-          }),
-      make_batch_loop<CorpusQueries>(
-          parts.test.map(to_ids).batch({.size = 1024}),
-          [&](const Columns& batch) {
-            return CorpusQueries{
-                .vectors = vectors("user", batch.tensor("user")),
-                .labels = batch.tensor("item"),
-                .seen = seen.of(batch.tensor("user"))};
-          }),
-      CorpusEvaluationOptions{.metrics = metrics});
   torch::optim::SGD optimizer(model->parameters(), 1.0);
-  fit(train.shuffle({.buffer = 100'000}).batch({.size = 256}),
-      make_train_step(optimizer, loss_of),
-      {.epochs = 10,
-       .model = model,
-       .callbacks = {search, std::make_shared<ProgressBar>()}});
-  // 5. Print the ten best new items of each user. Ids 0 and 1 stand for other values.
-  const torch::NoGradGuard no_grad;
-  const Tensor ids = torch::arange(2, pipeline.vocabulary_size("user"));
-  const auto index = make_exact_index(vectors("item", all), all);
-  const auto top = std::min<int64_t>(10, all.numel());
-  const auto found = index->search(vectors("user", ids), top, seen.of(ids)).ids;
-  const Names names = pipeline.to_text("user", ids);
-  for (int64_t user = 0; user < ids.size(0); ++user) {
-    const Tensor ranked = found[user].masked_select(found[user] >= 0);
-    std::cout << names[user] << ":";
-    for (const auto& name : pipeline.to_text("item", ranked)) {
-      std::cout << " " << name;
-    }
-    std::cout << "\n";
+  training::fit(
+      train.shuffle({.buffer = 100'000}).batch({.size = 256}),
+      training::make_train_step(optimizer, loss_of),
+      {.epochs = 10, .model = model, .callbacks = {training::ProgressBar()}});
+  // 4. Find the ten best items that a user has not clicked.
+  const Tensor items = torch::arange(pipeline.vocabulary_size("item"));
+  const Recommender recommender(
+      model,
+      {.items = [&] { return RecommenderItems{vectors("item", items)}; },
+       .query =
+           [&](const PipelineBatch& users) {
+             return vectors("user", users.features["user"]);
+           },
+       .pipeline = pipeline,
+       .seen = [&](const Tensor& users) { return seen.of(users); }});
+  const auto recommend = [&](const Tensor& users) {
+    const auto k = std::min<int64_t>(10, items.numel() - 2);
+    return recommender.recommend(
+        {{"user", users}}, {.k = k, .exclude_seen = true});
+  };
+  // 5. Measure how many lists have the last click. Then print the list of each user.
+  const Columns test = parts.test.map(to_ids).head(1'000'000);
+  training::RecallAtK recall({.k = 10});
+  recall.update(recommend(test.tensor("user")).ids, test.tensor("item"));
+  fmt::print("recall_at_10: {:.3f}\n", recall.result());
+  const Tensor users = torch::arange(2, pipeline.vocabulary_size("user"));
+  const auto names = pipeline.to_text("user", users);
+  const auto lists = recommend(users).texts;
+  for (size_t user = 0; user < names.size(); ++user) {
+    fmt::print("{}: {}\n", names[user], fmt::join(lists[user], " "));
   }
 }
 int main(int argc, char** argv) try {
@@ -95,7 +83,7 @@ int main(int argc, char** argv) try {
     std::cerr << "usage: my_data FILE...\n";
     return 2;
   }
-  run(Names(argv + 1, argv + argc));
+  run({argv + 1, argv + argc});
 } catch (const c10::Error& error) {
   std::cerr << error.what_without_backtrace() << "\n";
   return 1;

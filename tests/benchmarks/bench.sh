@@ -36,8 +36,8 @@ bench_usage() {
                     --candidates  compare ways to score many candidates for one user (installs about 6 GB)
                     --recommend   find the best of many items with filters, beside faiss, hnswlib and a matrix product;
                                   --clicks FILE has a user and the user's items on each line, such as
-                                  gowalla_train.txt of docs/quality.md; --hnsw builds an index of hnswlib, if
-                                  its headers (0.7 or newer) are installed
+                                  gowalla_train.txt of docs/quality.md; --approximate builds graphs and clusters
+                                  of faiss, and of hnswlib, if its headers (0.7 or newer) are installed
                     --serving     compare ways to serve a click model (installs about 6 GB)
                     --row-stores  compare lookups in published rows with FBGEMM, Redis and RocksDB (installs about
                                   6 GB; needs 8 GB of memory and 4 GB of disk); --quick takes few rows

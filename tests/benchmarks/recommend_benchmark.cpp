@@ -19,8 +19,10 @@
 #include "tests/benchmarks/torch_benchmark.h"
 
 #ifdef TESSERA_HAS_FAISS
-#include <faiss/IndexFlat.h>
+#include <faiss/IndexHNSW.h>
+#include <faiss/IndexIVF.h>
 #include <faiss/impl/IDSelector.h>
+#include <faiss/index_factory.h>
 #endif
 #ifdef TESSERA_HAS_HNSWLIB
 #include <hnswlib/hnswlib.h>
@@ -43,7 +45,9 @@ struct Options : BenchmarkOptions {
   int64_t& searches = integer("--searches", 100, "of each side");
   int64_t& threads = integer("--threads", 1, "of each search");
   double& noise = real("--noise", 0.3, "in standard deviations of the vectors");
-  bool& hnsw = flag("--hnsw", "build an index of hnswlib, too");
+  bool& approximate = flag(
+      "--approximate",
+      "build indexes of faiss and hnswlib that miss items");
 };
 
 struct Vectors {
@@ -200,51 +204,79 @@ class Comparison {
          }});
   }
 
+  // Indexes that miss items are searched with several sizes of the search.
   void add_faiss() {
 #ifdef TESSERA_HAS_FAISS
-    flat_.emplace(options_.dim, faiss::METRIC_INNER_PRODUCT);
-    flat_->add(options_.items, item(0));
-    const auto search =
-        [this](const faiss::Index& index, auto* query, auto* allowed) {
-          std::vector<float> scores(options_.k);
-          std::vector<int64_t> found(options_.k);
-          faiss::SearchParameters parameters;
-          std::optional<faiss::IDSelectorBitmap> selector;
-          if (allowed != nullptr) {
-            selector.emplace(
-                allowed->words().size_bytes(),
-                reinterpret_cast<const uint8_t*>(allowed->words().data()));
-            parameters.sel = &*selector;
-          }
-          index.search(
-              1,
-              query,
-              options_.k,
-              scores.data(),
-              found.data(),
-              allowed == nullptr ? nullptr : &parameters);
-          return found;
-        };
-    sides_.push_back({"faiss Flat", [this, search](auto* query, auto* allowed) {
-                        return search(*flat_, query, allowed);
-                      }});
+    add_faiss("Flat", {1});
+    if (options_.approximate) {
+      const auto clusters =
+          4 * std::llround(std::sqrt(static_cast<double>(options_.items)));
+      add_faiss(fmt::format("IVF{},SQ8", clusters), {8, 32, 128});
+      add_faiss("HNSW16", {32, 128, 512, 2048});
+    }
 #endif
   }
 
+#ifdef TESSERA_HAS_FAISS
+  void add_faiss(const std::string& factory, const std::vector<int>& sizes) {
+    const Stopwatch watch;
+    const std::shared_ptr<faiss::Index> index(faiss::index_factory(
+        static_cast<int>(options_.dim),
+        factory.c_str(),
+        faiss::METRIC_INNER_PRODUCT));
+    index->train(options_.items, item(0));
+    index->add(options_.items, item(0));
+    fmt::print("faiss {} is built in {:.1f} s\n", factory, watch.ms() / 1e3);
+    for (const int size : sizes) {
+      sides_.push_back(
+          {sizes.size() == 1 ? "faiss " + factory
+                             : fmt::format("faiss {}, {}", factory, size),
+           [this, index, size](auto* query, auto* allowed) {
+             std::optional<faiss::IDSelectorBitmap> selector;
+             if (allowed != nullptr) {
+               selector.emplace(
+                   allowed->words().size_bytes(),
+                   reinterpret_cast<const uint8_t*>(allowed->words().data()));
+             }
+             faiss::SearchParameters plain;
+             faiss::SearchParametersIVF clusters;
+             clusters.nprobe = static_cast<size_t>(size);
+             faiss::SearchParametersHNSW graph;
+             faiss::SearchParameters* parameters = &plain;
+             if (dynamic_cast<faiss::IndexIVF*>(index.get()) != nullptr) {
+               parameters = &clusters;
+             }
+             if (auto* hnsw = dynamic_cast<faiss::IndexHNSW*>(index.get())) {
+               hnsw->hnsw.efSearch = size;  // faiss 1.7.3 ignores the parameter
+               parameters = &graph;
+             }
+             parameters->sel = selector ? &*selector : nullptr;
+             std::vector<float> scores(options_.k);
+             std::vector<int64_t> found(options_.k);
+             index->search(
+                 1, query, options_.k, scores.data(), found.data(), parameters);
+             return found;
+           }});
+    }
+  }
+#endif
+
   void add_hnswlib() {
 #ifdef TESSERA_HAS_HNSWLIB
-    if (!options_.hnsw) {
+    if (!options_.approximate) {
       return;
     }
+    const Stopwatch watch;
     space_ = std::make_unique<hnswlib::InnerProductSpace>(options_.dim);
     graph_ = std::make_unique<hnswlib::HierarchicalNSW<float>>(
         space_.get(), options_.items, 16, 200);
     for (int64_t row = 0; row < options_.items; ++row) {
       graph_->addPoint(item(row), row);
     }
+    fmt::print("hnswlib's graph is built in {:.1f} s\n", watch.ms() / 1e3);
     for (const size_t ef : {32, 128, 512, 2048}) {
       sides_.push_back(
-          {fmt::format("hnswlib, ef {}", ef),
+          {fmt::format("hnswlib, {}", ef),
            [this, ef](auto* query, auto* allowed) {
              struct Filter : hnswlib::BaseFilterFunctor {
                const RowSet* allowed = nullptr;
@@ -344,7 +376,7 @@ class Comparison {
     fmt::print("a filter that passes {:.1f} %:\n", 100.0 * share);
     for (size_t side = 0; side < sides_.size(); ++side) {
       fmt::print(
-          "  {:<16} p50 {:8.3f} ms  p99 {:8.3f} ms  recall {:.4f}\n",
+          "  {:<22} p50 {:8.3f} ms  p99 {:8.3f} ms  recall {:.4f}\n",
           sides_[side].name,
           median(times[side]),
           quantile(times[side], 0.99),
@@ -360,9 +392,6 @@ class Comparison {
   std::vector<double> codes_;  // the int8 rows
   std::vector<std::pair<std::string, RowSegment>> segments_;
   std::vector<Side> sides_;
-#ifdef TESSERA_HAS_FAISS
-  std::optional<faiss::IndexFlat> flat_;
-#endif
 #ifdef TESSERA_HAS_HNSWLIB
   std::unique_ptr<hnswlib::InnerProductSpace> space_;
   std::unique_ptr<hnswlib::HierarchicalNSW<float>> graph_;
