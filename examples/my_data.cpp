@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recommends new items to each user, from clicks in CSV or Parquet files. Copy it, and name
 // your columns in place of user, item and time.
-#include <fmt/ranges.h>
 #include <tessera/tessera.h>
 #include <iostream>
 
@@ -69,12 +68,16 @@ void run(const std::vector<std::string>& files) {
   const Columns test = parts.test.map(to_ids).head(1'000'000);
   training::RecallAtK recall({.k = 10});
   recall.update(recommend(test.tensor("user")).ids, test.tensor("item"));
-  fmt::print("recall_at_10: {:.3f}\n", recall.result());
+  std::cout << "recall_at_10: " << recall.result() << "\n";
   const Tensor users = torch::arange(2, pipeline.vocabulary_size("user"));
   const auto names = pipeline.to_text("user", users);
   const auto lists = recommend(users).texts;
   for (size_t user = 0; user < names.size(); ++user) {
-    fmt::print("{}: {}\n", names[user], fmt::join(lists[user], " "));
+    std::cout << names[user] << ":";
+    for (const auto& name : lists[user]) {
+      std::cout << " " << name;
+    }
+    std::cout << "\n";
   }
 }
 int main(int argc, char** argv) try {
