@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/tables/reserved_memory.h"
 
+#include "src/common/available_memory.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 
@@ -13,9 +14,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
-#include <sstream>
 
 namespace tessera {
 
@@ -42,20 +41,6 @@ bool touch_range(char* data, size_t bytes) {
 #endif
   write_to_pages(data, bytes);
   return true;
-}
-
-// The memory that the system can give without swapping, or nullopt if it does not tell.
-std::optional<size_t> available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  size_t kibibytes = 0;
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    if (words >> name >> kibibytes && name == "MemAvailable:") {
-      return kibibytes << 10;
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace
