@@ -32,7 +32,7 @@ set(internal layers/mode_guard.h serialization/mapped_file.h src/common/atomic_f
 set(internal_distributed optim/row_update.h src/common/active_kernels.h src/common/step_memory.h
     src/engine/finite_gradients.h src/engine/table_store.h src/kernels/row_sort.h)
 set(internal_models layers/dense/joined_inputs.h layers/dense/row_blocks.h layers/initial_parameter.h
-    optim/moving_average.h src/common/step_memory.h)
+    optim/moving_average.h src/common/available_memory.h src/common/step_memory.h)
 set(internal_export packages/formats/src/tensor_bytes.h src/engine/forward_interception.h src/engine/lookup.h
     src/features/batch.h src/features/output_shapes.h src/tables/combiner_operators.h)
 set(internal_training optim/row_update.h serialization/checkpoint_reader.h serialization/checkpoint_writer.h

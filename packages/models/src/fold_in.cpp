@@ -86,25 +86,6 @@ at::Tensor checked_list(
   return checked_floats(tensor, name);
 }
 
-at::Tensor checked_ids(const at::Tensor& ids, int64_t items) {
-  TESSERA_CHECK_VALUE(
-      ids.defined() && ids.dim() == 1 && ids.device().is_cpu() &&
-          ids.layout() == at::kStrided,
-      "[FoldIn] histories must have values of shape [nnz], dense and on the CPU, but got {}. Make them with RaggedFeature::from_lengths().",
-      describe(ids));
-  check_integers(ids, "values of histories", "FoldIn");
-  at::Tensor result = ids.to(at::kLong).contiguous();
-  const int64_t* data = result.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < result.numel(); ++i) {
-    TESSERA_CHECK_INDEX(
-        data[i] >= 0 && data[i] < items,
-        "[FoldIn] ids of histories must be in [0, {}), but got {}. Pass the row numbers of the vectors.",
-        items,
-        data[i]);
-  }
-  return result;
-}
-
 at::Tensor checked_priors(
     const at::Tensor& priors,
     int64_t batch,
@@ -221,7 +202,8 @@ struct FoldIn::Terms {
 FoldIn::Terms FoldIn::terms_of(
     const RaggedFeature& histories,
     const FoldInBatch& batch) const {
-  Terms terms{.ids = checked_ids(histories.values, vectors_.size(0))};
+  Terms terms{
+      .ids = checked_history_ids(histories.values, vectors_.size(0), "FoldIn")};
   const int64_t nnz = terms.ids.size(0);
   terms.row_splits = checked_row_splits(histories.row_splits, nnz, "FoldIn");
   const at::Tensor targets =

@@ -40,6 +40,30 @@ void check_integers(
       describe(ids));
 }
 
+at::Tensor checked_history_ids(
+    const at::Tensor& ids,
+    int64_t num_items,
+    const std::string& class_name) {
+  TESSERA_CHECK_VALUE(
+      ids.defined() && ids.dim() == 1 && ids.device().is_cpu() &&
+          ids.layout() == at::kStrided,
+      "[{}] histories must have values of shape [nnz], dense and on the CPU, but got {}. Make them with RaggedFeature::from_lengths().",
+      class_name,
+      describe(ids));
+  check_integers(ids, "values of histories", class_name);
+  at::Tensor result = ids.to(at::kLong).contiguous();
+  const int64_t* data = result.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < result.numel(); ++i) {
+    TESSERA_CHECK_INDEX(
+        data[i] >= 0 && data[i] < num_items,
+        "[{}] ids of histories must be in [0, {}), but got {}. Pass the numbers of the model's items.",
+        class_name,
+        num_items,
+        data[i]);
+  }
+  return result;
+}
+
 void check_hidden_units(
     const std::vector<int64_t>& hidden_units,
     const std::string& class_name) {

@@ -24,6 +24,13 @@ void check_integers(
     const char* name,
     const std::string& class_name);
 
+/// Returns ids of items as contiguous int64.
+/// Errors:  unless they are [nnz] integers in [0, num_items), dense and on the CPU.
+at::Tensor checked_history_ids(
+    const at::Tensor& ids,
+    int64_t num_items,
+    const std::string& class_name);
+
 /// Checks the widths of hidden layers, after which one layer follows.
 /// Errors:  c10::ValueError unless there are 1 to 1023 sizes >= 1.
 void check_hidden_units(
