@@ -159,4 +159,27 @@ TEST_F(ModelsReferenceTest, FoldInOfRatings) {
       1e-5);
 }
 
+TEST_F(ModelsReferenceTest, ItemScorer) {
+  const auto histories = RaggedFeature::from_lengths(
+      torch::randint(500, {600}, torch::kLong),
+      torch::full({100}, 6, torch::kLong));
+  const auto clicks = torch::bincount(histories.values, {}, 500);
+  // snippet: ItemScorer
+  // From the items of all users.
+  const auto scorer = make_ease(histories, {.num_items = 500});
+  const auto scores = scorer->scores(histories, 0.9);  // [batch, 500]
+  const Recommender recommender(
+      nullptr,
+      {.items = [&] { return RecommenderItems{.popularity = clicks}; },
+       .scores =
+           [&](const RaggedFeature& rows) {
+             return scorer->scores(rows, 0.9);
+           }});
+  // end snippet
+  EXPECT_EQ(scores.sizes(), torch::IntArrayRef({100, 500}));
+  EXPECT_EQ(
+      recommender.recommend({{"item", histories}}).ids.sizes(),
+      torch::IntArrayRef({100, 10}));
+}
+
 }  // namespace tessera::reference_models_test

@@ -99,7 +99,7 @@ SortedItems GivenItems::sort(const RecommenderItems& given, ItemScore score)
   std::vector<int64_t> order(ids.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   std::ranges::sort(order, {}, [&](int64_t i) { return ids[i]; });
-  SortedItems items;
+  SortedItems items{.num_given = size};
   for (const int64_t i : order) {
     TESSERA_CHECK_VALUE(
         ids[i] >= 0 && (items.ids.empty() || items.ids.back() != ids[i]),

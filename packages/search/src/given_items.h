@@ -28,6 +28,7 @@ struct SortedItems {
   at::Tensor vectors = {};  // [items, dim] float32
   std::vector<int64_t> ids = {};
   std::vector<int64_t> given_rows = {};  // [items], of RecommenderItems
+  int64_t num_given = 0;  // the number of RecommenderItems
   at::Tensor popularity = {};  // [items], or undefined
 };
 

@@ -62,7 +62,8 @@ struct User {
   int64_t id = 0;
   bool is_known = false;
   bool has_items = false;  // perhaps none of the model's
-  std::vector<int64_t> items = {};  // rows
+  std::vector<int64_t> items = {};  // rows, in the order of the history
+  std::vector<int64_t> seen = {};  // the same, by RecommenderOptions::seen
   RecommendedFrom from = RecommendedFrom::kQuery;
   std::vector<int64_t> excluded = {};  // rows, ascending
 };
@@ -75,6 +76,7 @@ struct Request {
   std::shared_ptr<const RowSet> allowed = {};  // nullptr: all rows
   const AttributeColumn* diverse = nullptr;
   at::Tensor vectors = {};  // [users, dim] float32
+  bool has_scores = false;  // `vectors` are the scores [users, items]
 };
 
 std::vector<int64_t> users_from(const Request& request, RecommendedFrom from) {
@@ -93,15 +95,28 @@ std::vector<std::vector<ScoredRow>> search(
     std::span<const int64_t> users,
     int64_t k,
     const RowSet* allowed) {
+  std::vector<std::vector<ScoredRow>> found;
+  if (request.has_scores && users.size() != 1) {
+    for (const int64_t& user : users) {
+      found.push_back(search(request, std::span(&user, 1), k, allowed).front());
+    }
+    return found;
+  }
+  // The scores of a user are scanned as vectors of one number, times 1.
+  constexpr float kOne = 1.0F;
   const at::Tensor& vectors = request.items->sorted.vectors;
+  const auto* queries = request.vectors.const_data_ptr<float>();
   const RowSegment segment{
-      .rows = {.first = vectors.const_data_ptr()}, .num_rows = vectors.size(0)};
+      .rows =
+          {.first = request.has_scores ? queries + users[0] * vectors.size(0)
+                                       : vectors.const_data_ptr()},
+      .num_rows = vectors.size(0)};
   const ScanRows rows{
       .dim = vectors.size(1), .segments = std::span(&segment, 1)};
   std::vector<ScanRequest> requests;
   for (const int64_t user : users) {
     requests.push_back(
-        {.vector = request.vectors.const_data_ptr<float>() + user * rows.dim,
+        {.vector = request.has_scores ? &kOne : queries + user * rows.dim,
          .k = std::min(k, segment.num_rows),
          .allowed = allowed,
          .excluded = request.users[static_cast<size_t>(user)].excluded});
@@ -127,7 +142,7 @@ class Recommender::Impl {
     const at::NoGradGuard no_grad;
     {
       const std::lock_guard lock(mutex_);
-      if (num_evaluations_++ == 0) {
+      if (num_evaluations_++ == 0 && model_ != nullptr) {
         modes_.emplace(*model_).eval();
       }
     }
@@ -144,11 +159,17 @@ class Recommender::Impl {
   Impl(training::ModelPointer model, RecommenderOptions options)
       : model_(std::move(model)), options_(std::move(options)) {
     TESSERA_CHECK_VALUE(
-        model_ != nullptr && options_.items && options_.query,
+        options_.items &&
+            (options_.scores || (model_ != nullptr && options_.query)),
         "[Recommender] expected a model, options.items and options.query, but {} is empty. Set it.",
-        model_ == nullptr     ? "the model"
-            : !options_.items ? "options.items"
-                              : "options.query");
+        !options_.items         ? "options.items"
+            : model_ == nullptr ? "the model"
+                                : "options.query");
+    TESSERA_CHECK_VALUE(
+        !options_.scores ||
+            (!options_.query && !options_.fold_in &&
+             options_.score == ItemScore::kDot),
+        "[Recommender] options.scores stands in place of query, fold_in and ItemScore::kCosine. Leave these out.");
     TESSERA_CHECK_VALUE(
         options_.num_candidates >= 1,
         "[Recommender] num_candidates must be >= 1, but is {}. Set it to some hundreds.",
@@ -173,8 +194,17 @@ class Recommender::Impl {
 
   void refresh() {
     const std::lock_guard lock(refresh_mutex_);
+    RecommenderItems given = evaluate(options_.items);
+    if (options_.scores) {
+      const at::Tensor& list =
+          given.ids.defined() ? given.ids : given.popularity;
+      TESSERA_CHECK_VALUE(
+          !given.vectors.defined() && list.defined(),
+          "[Recommender] with options.scores, options.items must give ids or popularity, and no vectors. Correct the function.");
+      given.vectors = at::zeros({list.numel(), 1});  // the scores replace them
+    }
     auto items = std::make_shared<const ModelItems>(
-        given_->sort(evaluate(options_.items), options_.score),
+        given_->sort(given, options_.score),
         attributes_ ? &*attributes_ : nullptr);
     TESSERA_CHECK_VALUE(
         !attributes_ || items->catalogue.has_attributes(),
@@ -206,7 +236,11 @@ class Recommender::Impl {
   Recommendations recommend(
       const data::PipelineBatch& batch,
       const RecommendOptions& options) const {
-    Request request{.items = items(), .options = options, .batch = batch};
+    Request request{
+        .items = items(),
+        .options = options,
+        .batch = batch,
+        .has_scores = static_cast<bool>(options_.scores)};
     const ItemCatalogue& catalogue = request.items->catalogue;
     catalogue.check_k(options.k, kRecommend);
     request.users = read_users(batch, catalogue, options);
@@ -265,7 +299,7 @@ class Recommender::Impl {
         const ItemBags bags =
             bags_of(std::get<RaggedFeature>(nest.leaf()), count, what);
         for (int64_t user = 0; user < count; ++user) {
-          users[user].items = catalogue.rows_of(bags.of(user));
+          users[user].items = rows_in_order(catalogue, bags.of(user));
           users[user].has_items = std::ranges::any_of(
               bags.of(user),
               [&](int64_t id) { return id >= given_->num_reserved_items(); });
@@ -273,11 +307,17 @@ class Recommender::Impl {
         has_items = true;
       }
     }
+    if (options_.seen && (options.exclude_seen || options_.scores)) {
+      read_seen(users, catalogue);
+    }
     for (User& user : users) {
-      const bool suits_query =
-          has_ids ? user.is_known : !has_items || user.has_items;
-      const bool suits_fold_in =
-          !user.is_known && options_.fold_in && !user.items.empty();
+      if (options_.scores && user.items.empty()) {
+        user.items = user.seen;
+      }
+      const bool suits_query = !options_.scores &&
+          (has_ids ? user.is_known : !has_items || user.has_items);
+      const bool suits_fold_in = !user.items.empty() &&
+          (options_.scores || (!user.is_known && options_.fold_in));
       user.from = suits_fold_in ? RecommendedFrom::kFoldIn
           : suits_query         ? RecommendedFrom::kQuery
                                 : RecommendedFrom::kPopularity;
@@ -292,42 +332,58 @@ class Recommender::Impl {
     return users;
   }
 
-  // Collects the rows that each user must not get.
-  void exclude(Request& request) const {
-    ItemBags seen;
+  static std::vector<int64_t> rows_in_order(
+      const ItemCatalogue& catalogue,
+      std::span<const int64_t> ids) {
+    std::vector<int64_t> rows;
+    for (const int64_t id : ids) {
+      rows.push_back(catalogue.row_of(id));
+    }
+    std::erase(rows, -1);
+    return rows;
+  }
+
+  // Asks for what the known users have seen.
+  void read_seen(std::vector<User>& users, const ItemCatalogue& catalogue)
+      const {
     std::vector<int64_t> known;
-    if (request.options.exclude_seen && options_.seen != nullptr) {
-      for (const User& user : request.users) {
-        if (user.is_known) {
-          known.push_back(user.id);
-        }
-      }
-      if (!known.empty()) {
-        seen = bags_of(
-            options_.seen(at::tensor(known, at::kLong)),
-            std::ssize(known),
-            "[Recommender::recommend] the result of options.seen");
+    for (const User& user : users) {
+      if (user.is_known) {
+        known.push_back(user.id);
       }
     }
-    const ItemCatalogue& catalogue = request.items->catalogue;
-    int64_t next_known = 0;
+    if (known.empty()) {
+      return;
+    }
+    const ItemBags seen = bags_of(
+        options_.seen(at::tensor(known, at::kLong)),
+        std::ssize(known),
+        "[Recommender::recommend] the result of options.seen");
+    int64_t next = 0;
+    for (User& user : users) {
+      if (user.is_known) {
+        user.seen = rows_in_order(catalogue, seen.of(next++));
+      }
+    }
+  }
+
+  // Collects the rows that each user must not get.
+  static void exclude(Request& request) {
     for (User& user : request.users) {
-      user.excluded = catalogue.rows_of(request.options.exclude);
-      if (!request.options.exclude_seen) {
-        continue;
+      auto& excluded = user.excluded;
+      excluded = request.items->catalogue.rows_of(request.options.exclude);
+      if (request.options.exclude_seen) {
+        excluded.insert(excluded.end(), user.items.begin(), user.items.end());
+        excluded.insert(excluded.end(), user.seen.begin(), user.seen.end());
+        std::ranges::sort(excluded);
       }
-      user.excluded.insert(
-          user.excluded.end(), user.items.begin(), user.items.end());
-      if (user.is_known && !seen.splits.empty()) {
-        const auto rows = catalogue.rows_of(seen.of(next_known++));
-        user.excluded.insert(user.excluded.end(), rows.begin(), rows.end());
-      }
-      std::ranges::sort(user.excluded);
     }
   }
 
   at::Tensor query_vectors(const Request& request) const {
-    const int64_t dim = request.items->sorted.vectors.size(1);
+    const SortedItems& items = request.items->sorted;
+    const int64_t dim =
+        request.has_scores ? items.num_given : items.vectors.size(1);
     at::Tensor vectors =
         at::zeros({std::ssize(request.users), dim}, at::kFloat);
     const auto add = [&](RecommendedFrom from, auto compute) {
@@ -338,7 +394,8 @@ class Recommender::Impl {
             at::tensor(users, at::kLong),
             checked_vectors(
                 compute(users),
-                from == RecommendedFrom::kQuery
+                request.has_scores ? "[Recommender::recommend] options.scores"
+                    : from == RecommendedFrom::kQuery
                     ? "[Recommender::recommend] options.query"
                     : "[Recommender::recommend] options.fold_in",
                 std::ssize(users),
@@ -357,13 +414,17 @@ class Recommender::Impl {
       ItemBags rows{.splits = {0}};
       for (const int64_t user : users) {
         for (const int64_t row : request.users[user].items) {
-          rows.ids.push_back(request.items->sorted.given_rows[row]);
+          rows.ids.push_back(items.given_rows[row]);
         }
         rows.splits.push_back(std::ssize(rows.ids));
       }
-      return evaluate(options_.fold_in, ragged_of(rows));
+      return evaluate(
+          request.has_scores ? options_.scores : options_.fold_in,
+          ragged_of(rows));
     });
-    return vectors;
+    return request.has_scores
+        ? vectors.index_select(1, at::tensor(items.given_rows, at::kLong))
+        : vectors;
   }
 
   std::vector<std::vector<ScoredRow>> best_items(const Request& request) const {

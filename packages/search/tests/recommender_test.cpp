@@ -539,6 +539,208 @@ TEST(RecommenderTest, ARankerOrdersTheCandidates) {
   }
 }
 
+// Items without vectors, which score each other. A later item of a history counts double.
+struct ScoredCatalogue : Catalogue {
+  at::Tensor weights = at::randn({50, 50});
+
+  at::Tensor scores_of(std::span<const int64_t> rows) const {
+    at::Tensor scores = at::zeros({50});
+    for (const int64_t row : rows) {
+      scores = 0.5 * scores + weights[row];
+    }
+    return scores;
+  }
+
+  RecommenderOptions options() const {
+    return {
+        .items =
+            [this] {
+              return RecommenderItems{.ids = ids, .popularity = at::arange(50)};
+            },
+        .scores =
+            [this](const RaggedFeature& rows) {
+              const ItemBags bags =
+                  bags_of(rows, rows.row_splits.size(0) - 1, "[test]");
+              std::vector<at::Tensor> scores;
+              for (int64_t user = 0; user < std::ssize(bags.splits) - 1;
+                   ++user) {
+                scores.push_back(scores_of(bags.of(user)));
+              }
+              return at::stack(scores);
+            },
+        // User u has seen the items of the rows 3 u + 1 and 3 u, in this order.
+        .seen =
+            [this](const at::Tensor& users) {
+              return RaggedFeature::from_lengths(
+                  ids.index_select(
+                      0, at::stack({3 * users + 1, 3 * users}, 1).flatten()),
+                  at::full({users.size(0)}, 2, at::kLong));
+            },
+        .attributes = attributes()};
+  }
+
+  // The best items for a history, by plain sorting.
+  Ids best_for(const Ids& rows, const std::function<bool(int64_t)>& allows)
+      const {
+    const at::Tensor scores = scores_of(rows);
+    std::vector<std::pair<float, int64_t>> all;
+    for (int64_t i = 0; i < 50; ++i) {
+      if (allows(i)) {
+        all.emplace_back(-scores[i].item<float>(), ids[i].item<int64_t>());
+      }
+    }
+    std::ranges::sort(all);
+    Ids found;
+    for (const auto& [score, id] : all) {
+      found.push_back(id);
+    }
+    return found;
+  }
+};
+
+TEST(RecommenderTest, ScoresStandInPlaceOfVectors) {
+  const ScoredCatalogue catalogue;
+  const Recommender recommender(nullptr, catalogue.options());
+  const auto id = [&](int64_t row) {
+    return catalogue.ids[row].item<int64_t>();
+  };
+  // Of the first user, one id is no item. The second one comes without items.
+  const RaggedFeature items{
+      .values = int64s({id(40), 5000, id(7), id(40), id(3)}),
+      .row_splits = int64s({0, 4, 4, 5})};
+  const Ids first{40, 7, 40};
+  const auto all = [](int64_t) { return true; };
+  const Recommendations found =
+      recommender.recommend({{"item", items}}, {.k = 50});
+  EXPECT_EQ(
+      found.from,
+      (std::vector{
+          RecommendedFrom::kFoldIn,
+          RecommendedFrom::kPopularity,
+          RecommendedFrom::kFoldIn}));
+  EXPECT_EQ(ids_of(found.ids[0]), catalogue.best_for(first, all));
+  EXPECT_EQ(ids_of(found.ids[1])[0], id(49));
+  EXPECT_EQ(ids_of(found.ids[2]), catalogue.best_for({3}, all));
+  expect_close(
+      found.scores[0],
+      std::get<0>(catalogue.scores_of(first).sort(0, /*descending=*/true)));
+
+  const Recommendations filtered = recommender.recommend(
+      {{"item", items}},
+      {.k = 50,
+       .exclude_seen = true,
+       .where = "genre = 'drama'",
+       .exclude = {id(3)}});
+  EXPECT_EQ(ids_of(filtered.ids[0]), catalogue.best_for(first, [&](int64_t i) {
+    return catalogue.genres[static_cast<size_t>(i)] == "drama" && i != 40 &&
+        i != 7 && i != 3;
+  }));
+
+  const Recommendations diverse = recommender.recommend(
+      {{"item", items}},
+      {.k = 6, .diversity = Diversity{.column = "genre", .max_per_value = 1}});
+  Ids expected;
+  std::map<std::string, int64_t> chosen;
+  for (const int64_t best : catalogue.best_for(first, all)) {
+    const auto row = (catalogue.ids == best).nonzero().item<int64_t>();
+    const std::string& genre = catalogue.genres[static_cast<size_t>(row)];
+    if (expected.size() < 6 && (genre.empty() || ++chosen[genre] <= 1)) {
+      expected.push_back(best);
+    }
+  }
+  EXPECT_EQ(ids_of(diverse.ids[0]), expected);
+}
+
+TEST(RecommenderTest, ScoresTakeTheSeenItemsOfKnownUsers) {
+  const ScoredCatalogue catalogue;
+  const Recommender recommender(some_model(), catalogue.options());
+  const Recommendations found =
+      recommender.recommend(users_of({2, 5}), {.k = 50, .exclude_seen = true});
+  for (int64_t row = 0; row < 2; ++row) {
+    const int64_t first = row == 0 ? 6 : 15;
+    EXPECT_EQ(
+        ids_of(found.ids[row]),
+        catalogue.best_for({first + 1, first}, [&](int64_t i) {
+          return i != first && i != first + 1;
+        }));
+    EXPECT_EQ(found.from[static_cast<size_t>(row)], RecommendedFrom::kFoldIn);
+  }
+  // The items of the request come first. What the user has seen is left out, too.
+  const RaggedFeature items{
+      .values = catalogue.ids.narrow(0, 30, 1), .row_splits = int64s({0, 1})};
+  EXPECT_EQ(
+      ids_of(recommender
+                 .recommend(
+                     {{"user", Feature(int64s({2}))}, {"item", items}},
+                     {.k = 50, .exclude_seen = true})
+                 .ids[0]),
+      catalogue.best_for(
+          {30}, [](int64_t i) { return i != 30 && i != 6 && i != 7; }));
+}
+
+// With a pipeline, items with reserved ids are left out of the lists, but have scores.
+TEST(RecommenderTest, ScoresAreThoseOfTheGivenRows) {
+  RecommenderOptions options = film_options();
+  options.items = [] {
+    return RecommenderItems{.popularity = int64s({9, 9, 1, 3, 2})};
+  };
+  options.query = nullptr;
+  options.scores = [](const RaggedFeature& rows) {
+    EXPECT_TENSOR_EQ(rows.values, int64s({4, 2}));
+    return floats({99, 98, 1, 3, 2}).view({1, 5});
+  };
+  const Recommender recommender(some_model(), options);
+  Columns users;
+  users.add(
+      "item", {.values = Texts{"c", "zzz", "a"}, .row_splits = int64s({0, 3})});
+  EXPECT_EQ(
+      recommender.recommend(users, {.k = 3}).texts,
+      (std::vector<Texts>{{"b", "c", "a"}}));
+}
+
+TEST(RecommenderTest, RefusesScoresThatDoNotFit) {
+  const ScoredCatalogue catalogue;
+  const auto refuses = [&](auto change, const char* text) {
+    RecommenderOptions options = catalogue.options();
+    change(options);
+    EXPECT_RAISES(
+        c10::ValueError,
+        Recommender(some_model(), options).recommend(users_of({1})),
+        text);
+  };
+  refuses(
+      [&](auto& options) {
+        options.query = catalogue.Catalogue::options().query;
+      },
+      "options.scores stands in place of query, fold_in and ItemScore::kCosine");
+  refuses(
+      [](auto& options) {
+        options.fold_in = [](const RaggedFeature&) { return at::Tensor(); };
+      },
+      "options.scores stands in place of query");
+  refuses(
+      [](auto& options) { options.score = ItemScore::kCosine; },
+      "options.scores stands in place of query");
+  refuses(
+      [](auto& options) { options.items = [] { return RecommenderItems(); }; },
+      "options.items must give ids or popularity, and no vectors");
+  refuses(
+      [&](auto& options) {
+        options.items = catalogue.Catalogue::options().items;
+      },
+      "options.items must give ids or popularity, and no vectors");
+  const auto gives = [](at::Tensor scores) {
+    return [scores](auto& options) {
+      options.scores = [scores](const RaggedFeature&) { return scores; };
+    };
+  };
+  refuses(
+      gives(at::zeros({1, 49})),
+      "options.scores must give floats [1, 50], dense and on the CPU");
+  refuses(gives(at::zeros({2, 50})), "options.scores must give floats [1, 50]");
+  refuses(gives(at::full({1, 50}, NAN)), "options.scores gave NaN or infinity");
+}
+
 TEST(RecommenderTest, RefreshTakesNewItemsOrKeepsTheOldOnes) {
   Catalogue catalogue;
   Recommender recommender(some_model(), catalogue.options());

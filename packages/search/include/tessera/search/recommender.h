@@ -19,7 +19,8 @@ namespace tessera {
 
 /// The items that a Recommender ranks.
 struct RecommenderItems {
-  at::Tensor vectors = {};  // [items, dim] floats, finite
+  at::Tensor vectors =
+      {};  // [items, dim] floats, finite; with `scores` undefined
   /// Different ids >= 0. Undefined: 0, 1, 2, ... Ids that are reserved in the pipeline, which
   /// stand for missing and unknown values, are left out.
   at::Tensor ids = {};  // [items] int32 or int64
@@ -40,8 +41,13 @@ struct RecommenderOptions {
   /// it. Required.
   std::function<RecommenderItems()> items = {};
   /// The vectors of users, [batch, dim] floats, from their features, and from the numbers of
-  /// the pipeline. Required.
+  /// the pipeline. Required without `scores`.
   std::function<at::Tensor(const data::PipelineBatch& users)> query = {};
+  /// In place of vectors: the scores of all items, [batch, items] finite floats, for users
+  /// with these items, such as ItemScorer::scores(). The ids are rows of RecommenderItems,
+  /// in the order of the request, or of `seen` for a known user who comes without items.
+  /// A user of whom no item is known gets popular ones. The model may be nullptr.
+  std::function<at::Tensor(const RaggedFeature& rows)> scores = {};
   ItemScore score = ItemScore::kDot;
   /// Converts raw values to ids, and ids of items to text. It has an output `item`.
   std::optional<data::FeaturePipeline> pipeline = {};
@@ -92,7 +98,7 @@ struct RecommendOptions {
   std::optional<Diversity> diversity = {};
 };
 
-/// How the items of a user were found.
+/// How the items of a user were found. Those of RecommenderOptions::scores have kFoldIn.
 enum class RecommendedFrom { kQuery, kFoldIn, kPopularity };
 
 /// The items for each user, best first.
@@ -153,7 +159,8 @@ struct Recommendations {
 ///     std::cout << film << "\n";  // the films for the first user, best first
 ///   }
 ///
-/// The features `user` and `item` of the request decide which list a user gets:
+/// Without `scores`, the features `user` and `item` of the request decide which list a user
+/// gets:
 ///
 ///   id that is not reserved             what `query` finds
 ///   reserved id, with items             what `fold_in` finds
