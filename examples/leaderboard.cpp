@@ -8,6 +8,7 @@
 // leaderboard/jobs.cpp.
 #include "examples/common/command_line.h"
 #include "examples/common/outputs.h"
+#include "examples/common/peak_memory.h"
 #include "examples/leaderboard/data_sets.h"
 #include "examples/leaderboard/jobs.h"
 #include "examples/leaderboard/results.h"
@@ -16,14 +17,17 @@
 #include <tessera/tessera.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -33,7 +37,9 @@ struct Settings {
   std::string movielens = ".deps/data/ml-100k";
   std::string own = {};
   std::string results = "leaderboard.json";
+  std::string lists = {};
   std::vector<std::string> only = {};
+  std::vector<std::string> models = {};
   int64_t seed = 0;
   int64_t seeds = 3;
   std::map<std::string, std::string> set = {};
@@ -81,6 +87,10 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
   CLI::Option* only =
       app.add_option("--only", settings.only, "only these data sets")
           ->check(CLI::IsMember(names));
+  app.add_option(
+      "--models",
+      settings.models,
+      "only the rows with these names, such as SASRec or EASE");
   add_seed(app, settings.seed, "the first seed of each model");
   add_count(app, "--seeds", settings.seeds, "seeds of each model", 1000);
   app.add_option(
@@ -89,6 +99,12 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
          "file of the results; what it has is not trained again")
       ->check(empty_problem)
       ->capture_default_str();
+  CLI::Option* lists =
+      app.add_option(
+             "--lists",
+             settings.lists,
+             "write the first 20 items of each tested user into this file, for the first seed of each model, which runs again if --results has it; examples/leaderboard/check_lists.py measures them")
+          ->check(empty_problem);
   app.add_option_function<std::vector<std::string>>(
       "--set",
       [&](const std::vector<std::string>& pairs) {
@@ -102,7 +118,7 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
       "--validate",
       settings.validate,
       "choose settings: for Gowalla and ML-100K, a part of the training data takes the place of the test data");
-  app.add_flag("--show", settings.only_show, "train nothing");
+  app.add_flag("--show", settings.only_show, "train nothing")->excludes(lists);
   own->excludes(data)->excludes(only);
   CLI::Option* json =
       app.add_flag("--json", settings.json, "print the results as JSON");
@@ -224,49 +240,81 @@ std::string title_of(const Input& input, const Settings& settings) {
   return title;
 }
 
+// Writes a line with the names of a result, and one with the items of each user.
+void write_lists(const Result& result, std::ostream& file) {
+  file << "# " << result.data << "\t" << result.model << "\t" << result.seed
+       << "\n";
+  for (const std::vector<int64_t>& items : result.lists) {
+    file << c10::Join(" ", items) << "\n";
+  }
+}
+
+// Runs a job that the file does not have. Returns 0, or the signal that stopped the
+// training.
+int run_job(const Job& job, Result key, ResultFile& file, std::ostream* lists) {
+  // A signal before the first step stops the training, too. After the last step, it takes
+  // effect when the file has the result.
+  std::optional<tessera::training::StopSignal> stop_signal;
+  if (job.has_seeds) {
+    stop_signal.emplace();
+  }
+  const PeakMemory memory;
+  Result result;
+  if (const int signal = job.run(key.seed, result)) {
+    return signal;
+  }
+  result.data = key.data;
+  result.model = key.model;
+  result.seed = key.seed;
+  result.settings = std::move(key.settings);
+  result.machine = machine_name();
+  result.peak_mebibytes = memory.mebibytes();
+  check_finite(result);
+  if (lists != nullptr && !result.lists.empty()) {
+    write_lists(result, *lists);
+  }
+  result.lists.clear();
+  file.add(std::move(result));
+  return 0;
+}
+
 // Runs what the file does not have yet, and adds the results of the input's jobs. Returns
 // 0, or the signal that stopped the training.
 int run_jobs(
     const Input& input,
     const Settings& settings,
     ResultFile& file,
+    std::ostream* lists,
     std::vector<Result>& results) {
   const std::string& name = input.data.name;
   for (const Job& job : jobs_of(input, settings)) {
-    if (settings.baselines && job.has_seeds) {
+    const bool is_left_out = !settings.models.empty() &&
+        std::find(settings.models.begin(), settings.models.end(), job.model) ==
+            settings.models.end();
+    if (is_left_out || (settings.baselines && job.has_seeds)) {
       continue;
     }
-    const tessera::Json own = settings_of(job, input);
     for (int64_t i = 0; i < (job.has_seeds ? settings.seeds : 1); ++i) {
-      const int64_t seed = job.has_seeds ? settings.seed + i : 0;
-      const Result* known = file.find(name, job.model, seed, own);
-      if (known == nullptr && !settings.only_show) {
-        // A signal before the first step stops the training, too. After the last step, it
-        // takes effect when the file has the result.
-        std::optional<tessera::training::StopSignal> stop_signal;
-        if (job.has_seeds) {
-          stop_signal.emplace();
-        }
+      const Result key{
+          .data = name,
+          .model = job.model,
+          .seed = job.has_seeds ? settings.seed + i : 0,
+          .settings = settings_of(job, input)};
+      const bool needs_lists =
+          lists != nullptr && i == 0 && input.data.task != Task::kRatings;
+      if ((needs_lists || file.find(key) == nullptr) && !settings.only_show) {
         std::cerr << name << ", " << job.model;
         if (job.has_seeds) {
-          std::cerr << ", seed " << seed << " (" << i + 1 << " of "
+          std::cerr << ", seed " << key.seed << " (" << i + 1 << " of "
                     << settings.seeds << ")";
         }
         std::cerr << "\n";
-        Result result;
-        if (const int signal = job.run(seed, result)) {
+        if (const int signal =
+                run_job(job, key, file, needs_lists ? lists : nullptr)) {
           return signal;
         }
-        result.data = name;
-        result.model = job.model;
-        result.seed = seed;
-        result.settings = own;
-        result.machine = machine_name();
-        check_finite(result);
-        file.add(std::move(result));
-        known = &file.results().back();
       }
-      if (known != nullptr) {
+      if (const Result* known = file.find(key)) {
         results.push_back(*known);
       }
     }
@@ -282,17 +330,24 @@ int run(const Settings& settings) {
     read_files.insert(read_files.end(), input.paths.begin(), input.paths.end());
   }
   check_output_file("[leaderboard] --results", settings.results, read_files);
+  check_output_file("[leaderboard] --lists", settings.lists, read_files);
   for (const Input& input : inputs) {
     jobs_of(input, settings);  // checks the settings before the first training
   }
   ResultFile file(settings.results);
+  std::ofstream lists(settings.lists);
   std::vector<Result> all;
   std::string tables;
   int signal = 0;
   for (auto input = inputs.begin(); input != inputs.end() && signal == 0;
        ++input) {
     std::vector<Result> results;
-    signal = run_jobs(*input, settings, file, results);
+    signal = run_jobs(
+        *input,
+        settings,
+        file,
+        settings.lists.empty() ? nullptr : &lists,
+        results);
     tables += tables.empty() ? "" : "\n";
     DataSet data = input->data;
     data.name = title_of(*input, settings);
@@ -301,6 +356,12 @@ int run(const Settings& settings) {
     all.insert(all.end(), results.begin(), results.end());
   }
   std::cout << (settings.json ? json_text_of(all) : tables);
+  lists.flush();
+  TORCH_CHECK(
+      settings.lists.empty() || lists.good(),
+      "[leaderboard] --lists ",
+      settings.lists,
+      " can't be written. Check the space on the disk.");
   finish_report("leaderboard");
   if (signal != 0) {
     std::cerr << "stopped. The same command goes on from here.\n";

@@ -23,3 +23,16 @@ inline MeanAndSpread mean_and_spread(const std::vector<double>& values) {
   result.spread = count > 1.0 ? std::sqrt(squares / (count - 1.0)) : 0.0;
   return result;
 }
+
+struct MeanAndError {
+  double mean = 0.0;
+  double error = 0.0;  // the standard error of the mean
+};
+
+/// The mean of one value or more, which are a sample.
+inline MeanAndError mean_and_error(const std::vector<double>& values) {
+  const auto [mean, spread] = mean_and_spread(values);
+  return {
+      .mean = mean,
+      .error = spread / std::sqrt(static_cast<double>(values.size()))};
+}

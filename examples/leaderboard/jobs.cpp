@@ -3,6 +3,7 @@
 
 #include "examples/common/stopwatch.h"
 #include "examples/leaderboard/new_items.h"
+#include "examples/leaderboard/scorer_jobs.h"
 #include "examples/movielens/training.h"
 #include "examples/sasrec/training.h"
 
@@ -247,8 +248,44 @@ void visit_settings(SequenceOptions& options, Visit&& visit) {
 }
 
 Result result_of(const Ranking& ranking) {
+  Result result{
+      .metrics = {{"recall@10", ranking.hit_rate}, {"NDCG@10", ranking.ndcg}},
+      .standard_errors =
+          {{"recall@10", ranking.hit_rate_error},
+           {"NDCG@10", ranking.ndcg_error}},
+      .lists = ranking.lists};
+  for (std::vector<int64_t>& items : result.lists) {
+    for (int64_t& item : items) {
+      ++item;  // the files count from 1
+    }
+  }
+  return result;
+}
+
+ScorerTask task_of(const Histories& histories) {
+  const auto rank = [&](const ItemScores& scores, HeldOut which) {
+    return ranking_by_scores(scores, histories, which);
+  };
   return {
-      .metrics = {{"recall@10", ranking.hit_rate}, {"NDCG@10", ranking.ndcg}}};
+      .num_items = histories.num_items(),
+      .order = ItemOrder::kTime,
+      .choice = items_before(histories, HeldOut::kValidation),
+      .train = items_before(histories, HeldOut::kValidation),
+      .refit = items_before(histories, HeldOut::kTest),
+      .validation_ndcg =
+          [=](const ItemScores& scores) {
+            return rank(scores, HeldOut::kValidation).ndcg;
+          },
+      .test =
+          [=](const ItemScores& scores) {
+            return result_of(rank(scores, HeldOut::kTest));
+          }};
+}
+
+void append(std::vector<Job> more, std::vector<Job>& jobs) {
+  for (Job& job : more) {
+    jobs.push_back(std::move(job));
+  }
 }
 
 std::vector<Job> next_item_jobs(
@@ -262,19 +299,15 @@ std::vector<Job> next_item_jobs(
   const auto histories = make_lazy([=] {
     return load_histories(path, options.max_length, options.windows);
   });
-  return {
-      simple_job(
-          "popularity",
-          histories,
-          [](const Histories& data) {
-            return result_of(ranking_by_popularity(data));
-          }),
-      simple_job(
-          "item-kNN",
-          histories,
-          [](const Histories& data) {
-            return result_of(ranking_by_neighbors(data));
-          }),
+  const auto task = make_lazy([=] { return task_of(**histories); });
+  const auto scorer_task = [=]() -> const ScorerTask& { return **task; };
+  std::vector<Job> jobs{
+      simple_job("popularity", histories, [](const Histories& data) {
+        return result_of(ranking_by_popularity(data));
+      })};
+  append(neighbor_jobs(scorer_task), jobs);
+  append(ease_jobs(scorer_task), jobs);
+  jobs.push_back(
       {.model = "SASRec",
        .settings = std::move(settings),
        .run = [=](int64_t seed, Result& result) {
@@ -288,7 +321,8 @@ std::vector<Job> next_item_jobs(
          result.evaluation_seconds = run.evaluation_seconds;
          set_curve(run.curve, result);
          return history.stop_signal();
-       }}};
+       }});
+  return jobs;
 }
 
 // --- new items of a user ---
@@ -314,7 +348,29 @@ void visit_settings(NewItemOptions& options, Visit&& visit) {
 
 Result result_of(const NewItemRanking& ranking) {
   return {
-      .metrics = {{"recall@20", ranking.recall}, {"NDCG@20", ranking.ndcg}}};
+      .metrics = {{"recall@20", ranking.recall}, {"NDCG@20", ranking.ndcg}},
+      .standard_errors =
+          {{"recall@20", ranking.recall_error},
+           {"NDCG@20", ranking.ndcg_error}},
+      .lists = ranking.lists};
+}
+
+// The settings are chosen on a part of the training items, as with SimpleX. Then the scorer
+// is fitted to all.
+ScorerTask task_of(const Interactions& data) {
+  auto reduced = std::make_shared<const Interactions>(with_validation(data));
+  return {
+      .num_items = data.num_items,
+      .choice = reduced->train,
+      .train = data.train,
+      .validation_ndcg =
+          [=](const ItemScores& scores) {
+            return ranking_by_scores(scores, *reduced).ndcg;
+          },
+      .test =
+          [&](const ItemScores& scores) {
+            return result_of(ranking_by_scores(scores, data));
+          }};
 }
 
 std::vector<Job> new_item_jobs(
@@ -328,19 +384,16 @@ std::vector<Job> new_item_jobs(
   NewItemOptions options;
   Json settings = complete(options, job_options, {"softmax", "contrastive"});
   check_model_options(options);
-  return {
-      simple_job(
-          "popularity",
-          data,
-          [](const Interactions& all) {
-            return result_of(ranking_by_popularity(all));
-          }),
-      simple_job(
-          "item-kNN",
-          data,
-          [](const Interactions& all) {
-            return result_of(ranking_by_neighbors(all));
-          }),
+  const auto task = make_lazy([=] { return task_of(**data); });
+  const auto scorer_task = [=]() -> const ScorerTask& { return **task; };
+  std::vector<Job> jobs{
+      simple_job("popularity", data, [](const Interactions& all) {
+        return result_of(ranking_by_scores(
+            popularity_scores(all.train, all.num_items), all));
+      })};
+  append(neighbor_jobs(scorer_task), jobs);
+  jobs.push_back(graph_filter_job(scorer_task));
+  jobs.push_back(
       {.model = "SimpleX",
        .settings = std::move(settings),
        .run = [=](int64_t seed, Result& result) {
@@ -353,7 +406,8 @@ std::vector<Job> new_item_jobs(
          result.evaluation_seconds = run.evaluation_seconds;
          set_curve(run.curve, result);
          return history.stop_signal();
-       }}};
+       }});
+  return jobs;
 }
 
 }  // namespace

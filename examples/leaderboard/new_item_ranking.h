@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "examples/common/mean_and_spread.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -14,6 +16,11 @@ struct NewItemRanking {
   /// The sum of 1 / log2(rank + 1) of the test items among the first 20, divided by that of
   /// a perfect order.
   double ndcg = 0.0;
+  /// The standard errors of these means over the users.
+  double recall_error = 0.0;
+  double ndcg_error = 0.0;
+  /// The first 20 items of each of these users.
+  std::vector<std::vector<int64_t>> lists = {};
 };
 
 /// Computes a NewItemRanking.
@@ -38,17 +45,24 @@ class NewItemRankingSum {
         gain += own;
       }
     }
-    recall_ += hits / static_cast<double>(test.size());
-    ndcg_ += gain / best;
-    users_ += 1.0;
+    recalls_.push_back(hits / static_cast<double>(test.size()));
+    ndcgs_.push_back(gain / best);
+    lists_.push_back(found);
   }
 
   NewItemRanking mean() const {
-    return {.recall = recall_ / users_, .ndcg = ndcg_ / users_};
+    const MeanAndError recall = mean_and_error(recalls_);
+    const MeanAndError ndcg = mean_and_error(ndcgs_);
+    return {
+        .recall = recall.mean,
+        .ndcg = ndcg.mean,
+        .recall_error = recall.error,
+        .ndcg_error = ndcg.error,
+        .lists = lists_};
   }
 
  private:
-  double recall_ = 0.0;
-  double ndcg_ = 0.0;
-  double users_ = 0.0;
+  std::vector<double> recalls_;
+  std::vector<double> ndcgs_;
+  std::vector<std::vector<int64_t>> lists_;
 };

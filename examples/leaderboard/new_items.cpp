@@ -2,7 +2,7 @@
 #include "examples/leaderboard/new_items.h"
 
 #include "examples/common/batches.h"
-#include "examples/common/item_neighbors.h"
+#include "examples/common/item_scorers.h"
 #include "examples/common/learning_rates.h"
 #include "examples/common/stopwatch.h"
 
@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -234,51 +233,18 @@ training::History train_simplex(
   return history;
 }
 
-NewItemRanking ranking_by_popularity(const Interactions& data) {
-  const std::vector<int64_t> order =
-      items_by_popularity(data.train, data.num_items);
-  NewItemRankingSum sum;
-  for (const int64_t user : users_with_test(data)) {
-    const std::vector<int64_t>& own = data.train[user];
-    std::vector<int64_t> found;
-    for (size_t i = 0; i < order.size() && std::ssize(found) < kFirst; ++i) {
-      if (std::find(own.begin(), own.end(), order[i]) == own.end()) {
-        found.push_back(order[i]);
-      }
-    }
-    sum.add(found, data.test[user]);
+NewItemRanking ranking_by_scores(
+    const ItemScores& scores,
+    const Interactions& data) {
+  const std::vector<int64_t> users = users_with_test(data);
+  ItemLists items;
+  for (const int64_t user : users) {
+    items.push_back(data.train[user]);
   }
-  return sum.mean();
-}
-
-NewItemRanking ranking_by_neighbors(const Interactions& data) {
-  constexpr size_t kMaxNeighbors = 200;
-  const Neighbors neighbors =
-      nearest_neighbors(data.train, data.num_items, kMaxNeighbors);
+  const ItemLists found = best_items(scores, items, NewItemRankingSum::kFirst);
   NewItemRankingSum sum;
-  std::vector<double> scores(neighbors.size(), 0.0);
-  for (const int64_t user : users_with_test(data)) {
-    std::vector<std::pair<double, int64_t>> scored;
-    for (const int64_t own : data.train[user]) {
-      for (const auto& [cosine, item] : neighbors[own]) {
-        scores[item] += cosine;
-        scored.emplace_back(0.0, item);
-      }
-    }
-    for (const int64_t own : data.train[user]) {
-      scores[own] = 0.0;
-    }
-    for (auto& [score, item] : scored) {
-      score = std::exchange(scores[item], 0.0);  // once for each item
-    }
-    const auto middle =
-        scored.begin() + std::min<std::ptrdiff_t>(kFirst, std::ssize(scored));
-    std::partial_sort(scored.begin(), middle, scored.end(), std::greater<>());
-    std::vector<int64_t> found;
-    for (auto i = scored.begin(); i != middle && i->first > 0.0; ++i) {
-      found.push_back(i->second);
-    }
-    sum.add(found, data.test[user]);
+  for (size_t i = 0; i < users.size(); ++i) {
+    sum.add(found[i], data.test[users[i]]);
   }
   return sum.mean();
 }

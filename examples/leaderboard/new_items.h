@@ -2,6 +2,7 @@
 #pragma once
 
 #include "examples/common/curve_point.h"
+#include "examples/common/item_scorers.h"
 #include "examples/leaderboard/interactions.h"
 #include "examples/leaderboard/new_item_ranking.h"
 
@@ -49,8 +50,7 @@ tessera::training::History train_simplex(
     bool with_curve,
     NewItemRun& run);
 
-/// Ranks by the number of users who have an item.
-NewItemRanking ranking_by_popularity(const Interactions& data);
-/// Ranks by the sum of the cosine similarities to the user's items. Each item counts for
-/// its 200 nearest neighbors.
-NewItemRanking ranking_by_neighbors(const Interactions& data);
+/// The test items of users in the order of the scores.
+NewItemRanking ranking_by_scores(
+    const ItemScores& scores,
+    const Interactions& data);

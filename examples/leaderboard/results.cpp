@@ -19,7 +19,26 @@ using tessera::JsonValue;
 
 namespace {
 
-// Calls use(name, field) for each field but the metrics.
+using NamedValues = std::vector<std::pair<std::string, double>>;
+
+Json json_of(const NamedValues& values) {
+  Json json = Json::object();
+  for (const auto& [name, value] : values) {
+    json[name] = value;
+  }
+  return json;
+}
+
+NamedValues named_values(const Json& json, const std::string& where) {
+  tessera::check_kind(json.is_object(), json, "an object", where);
+  NamedValues values;
+  for (const auto& [name, value] : json.items()) {
+    values.emplace_back(name, JsonValue<double>::read(value, where));
+  }
+  return values;
+}
+
+// Calls use(name, field) for each field that every file has, but for those of JSON.
 template <class Self, class Use>
 void visit_fields(Self& self, Use use) {
   use("data", self.data);
@@ -36,30 +55,50 @@ void visit_fields(Self& self, Use use) {
 }
 
 Json json_of(const Result& result) {
-  Json json = {{"settings", result.settings}, {"metrics", Json::object()}};
-  for (const auto& [name, value] : result.metrics) {
-    json["metrics"][name] = value;
-  }
+  Json json = {
+      {"settings", result.settings}, {"metrics", json_of(result.metrics)}};
   visit_fields(result, [&](const char* name, const auto& field) {
     using Field = std::remove_cvref_t<decltype(field)>;
     json[name] = JsonValue<Field>::write(field);
   });
+  json["standard_errors"] = json_of(result.standard_errors);
+  json["peak_mebibytes"] = result.peak_mebibytes;
+  if (!result.tries.empty()) {
+    json["chosen"] = result.chosen;
+    json["tries"] = result.tries;
+    json["choice_seconds"] = result.choice_seconds;
+  }
   return json;
 }
 
 Result result_of(const Json& json, const std::string& where) {
   tessera::check_kind(json.is_object(), json, "an object", where);
-  Result result{.settings = tessera::field_of(json, "settings", where)};
-  const Json& metrics = tessera::field_of(json, "metrics", where);
-  tessera::check_kind(metrics.is_object(), metrics, "an object", where);
-  for (const auto& [name, value] : metrics.items()) {
-    result.metrics.emplace_back(name, JsonValue<double>::read(value, where));
-  }
+  Result result{
+      .settings = tessera::field_of(json, "settings", where),
+      .metrics =
+          named_values(tessera::field_of(json, "metrics", where), where)};
   visit_fields(result, [&](const char* name, auto& field) {
     using Field = std::remove_cvref_t<decltype(field)>;
     field = JsonValue<Field>::read(tessera::field_of(json, name, where), where);
   });
+  // Older files do not have these.
+  if (json.contains("standard_errors")) {
+    result.standard_errors = named_values(json["standard_errors"], where);
+    result.peak_mebibytes = JsonValue<int64_t>::read(
+        tessera::field_of(json, "peak_mebibytes", where), where);
+  }
+  if (json.contains("tries")) {
+    result.chosen = tessera::field_of(json, "chosen", where);
+    result.tries = json["tries"];
+    result.choice_seconds = JsonValue<double>::read(
+        tessera::field_of(json, "choice_seconds", where), where);
+  }
   return result;
+}
+
+bool has_key(const Result& result, const Result& key) {
+  return result.data == key.data && result.model == key.model &&
+      result.seed == key.seed && result.settings == key.settings;
 }
 
 }  // namespace
@@ -94,21 +133,18 @@ ResultFile::ResultFile(std::string path) : path_(std::move(path)) {
   }
 }
 
-const Result* ResultFile::find(
-    const std::string& data,
-    const std::string& model,
-    int64_t seed,
-    const Json& settings) const {
+const Result* ResultFile::find(const Result& key) const {
   const auto found =
       std::find_if(results_.begin(), results_.end(), [&](const Result& result) {
-        return result.data == data && result.model == model &&
-            result.seed == seed && result.settings == settings;
+        return has_key(result, key);
       });
   return found == results_.end() ? nullptr : &*found;
 }
 
 void ResultFile::add(Result result) {
   results_ = ResultFile(path_).results_;  // another program may have written it
+  std::erase_if(
+      results_, [&](const Result& other) { return has_key(other, result); });
   results_.push_back(std::move(result));
   const std::string text = json_text_of(results_);
   tessera::AtomicFile file(path_, "[leaderboard]");

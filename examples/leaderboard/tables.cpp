@@ -33,8 +33,10 @@ std::string seconds_text(const std::vector<double>& seconds) {
   return mean == 0.0 ? "" : rounded(mean, 1) + " s";
 }
 
-double metric_of(const Result& result, const std::string& name) {
-  for (const auto& [other, value] : result.metrics) {
+using NamedValues = std::vector<std::pair<std::string, double>>;
+
+double value_of(const NamedValues& values, const std::string& name) {
+  for (const auto& [other, value] : values) {
     if (other == name) {
       return value;
     }
@@ -61,20 +63,34 @@ Entry entry_of(
     return values;
   };
   Entry entry{.value = mean_and_spread(all([&](const Result& result) {
-                         return metric_of(result, data.metrics.back());
+                         return value_of(result.metrics, data.metrics.back());
                        })).mean};
   // The simple methods are not trained.
   const bool is_trained = results[0]->train_seconds > 0.0;
   entry.line.push_back((is_trained ? kOwn : "") + model);
   for (const std::string& name : data.metrics) {
     entry.line.push_back(mean_text(
-        all([&](const Result& result) { return metric_of(result, name); }),
+        all([&](const Result& result) {
+          return value_of(result.metrics, name);
+        }),
         kDigits));
+  }
+  if (data.task != Task::kRatings) {
+    const double error =
+        mean_and_spread(all([&](const Result& result) {
+          return value_of(result.standard_errors, data.metrics.back());
+        })).mean;
+    entry.line.push_back(std::isnan(error) ? "" : rounded(error, kDigits));
   }
   entry.line.push_back(seconds_text(
       all([](const Result& result) { return result.train_seconds; })));
   entry.line.push_back(seconds_text(
       all([](const Result& result) { return result.evaluation_seconds; })));
+  const double mebibytes = mean_and_spread(all([](const Result& result) {
+                             return static_cast<double>(result.peak_mebibytes);
+                           })).mean;
+  entry.line.push_back(
+      mebibytes == 0.0 ? "" : rounded(mebibytes / 1024.0, 1) + " GiB");
   std::string machines;
   for (const Result* result : results) {
     if (machines.find(result->machine) == std::string::npos) {
@@ -93,13 +109,21 @@ Entry entry_of(
 std::vector<Line> lines_of(
     const DataSet& data,
     const std::vector<Result>& results) {
+  Line titles{"model"};
+  titles.insert(titles.end(), data.metrics.begin(), data.metrics.end());
+  if (data.task != Task::kRatings) {
+    titles.emplace_back("standard error");
+  }
+  titles.insert(
+      titles.end(), {"training", "evaluation", "memory", "source, or machine"});
   std::vector<Entry> entries;
   for (const Published& published : data.published) {
     Entry entry{.value = published.metrics.back(), .line = {published.model}};
     for (const double value : published.metrics) {
       entry.line.push_back(rounded(value, 4));
     }
-    entry.line.insert(entry.line.end(), {"", "", published.source});
+    entry.line.resize(titles.size() - 1);
+    entry.line.push_back(published.source);
     entries.push_back(std::move(entry));
   }
   std::vector<std::string> models;
@@ -122,9 +146,6 @@ std::vector<Line> lines_of(
       entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
         return is_error ? a.value > b.value : a.value < b.value;
       });
-  Line titles{"model"};
-  titles.insert(titles.end(), data.metrics.begin(), data.metrics.end());
-  titles.insert(titles.end(), {"training", "evaluation", "source, or machine"});
   std::vector<Line> lines{titles};
   for (Entry& entry : entries) {
     lines.push_back(std::move(entry.line));

@@ -9,8 +9,8 @@
 
 /// The results of the data set, of Tessera and published ones, sorted by the last
 /// metric, the worst first. Results of
-/// several seeds are one line with their mean and standard deviation. The seconds are
-/// means, too.
+/// several seeds are one line with their mean and standard deviation. The seconds, the memory
+/// and the standard errors of the last metric over the users are means, too.
 std::string text_table(const DataSet& data, const std::vector<Result>& results);
 
 /// The same in Markdown.

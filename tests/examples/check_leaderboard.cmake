@@ -2,6 +2,7 @@
 # best answer is known: the next item of the walk. Then it goes on with the file of results, and checks the files of
 # public data sets.
 #   cmake -D LEADERBOARD=<program> -D MOVIELENS=<folder> -D SCRATCH=<folder> -P ...
+# With -D PYTHON=<an interpreter with NumPy>, it checks the lists of --lists.
 # With the environment variable TESSERA_QUALITY_DATA, a folder with the public files, it also compares the popularity of
 # Beauty's items with the published value.
 cmake_minimum_required(VERSION 3.25)
@@ -47,25 +48,37 @@ set(untrained "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${results
 set(own ${untrained} --set epochs=60)
 
 execute_process(COMMAND ${own} --seeds 1 --json OUTPUT_VARIABLE output ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL ANY)
-foreach(expected IN ITEMS "walks.txt, popularity" "walks.txt, item-kNN" "walks.txt, SASRec, seed 0 \\(1 of 1\\)")
+foreach(expected IN ITEMS "walks.txt, popularity" "walks.txt, item-kNN" "walks.txt, RP3beta" "walks.txt, EASE\n"
+                        "walks.txt, EASE, refitted" "walks.txt, SASRec, seed 0 \\(1 of 1\\)")
   if(NOT progress MATCHES "${expected}")
     message(FATAL_ERROR "expected a line '${expected}', but got ${progress}")
   endif()
 endforeach()
 string(JSON count LENGTH "${output}")
-string(JSON name GET "${output}" 2 model)
+string(JSON name GET "${output}" 5 model)
 string(JSON popularity GET "${output}" 0 metrics NDCG@10)
 string(JSON neighbors GET "${output}" 1 metrics NDCG@10)
-string(JSON ndcg GET "${output}" 2 metrics NDCG@10)
-string(JSON epochs GET "${output}" 2 epochs)
-string(JSON points LENGTH "${output}" 2 curve)
-if(NOT count EQUAL 3
+string(JSON walks GET "${output}" 2 metrics NDCG@10)
+string(JSON ease GET "${output}" 3 metrics NDCG@10)
+string(JSON tries LENGTH "${output}" 3 tries)
+string(JSON memory GET "${output}" 3 peak_mebibytes)
+string(JSON error GET "${output}" 0 standard_errors NDCG@10)
+string(JSON ndcg GET "${output}" 5 metrics NDCG@10)
+string(JSON epochs GET "${output}" 5 epochs)
+string(JSON points LENGTH "${output}" 5 curve)
+if(NOT count EQUAL 6
    OR NOT name STREQUAL "SASRec"
    OR popularity GREATER 0.5
    OR neighbors LESS 0.95
+   OR walks LESS 0.95
+   OR ease LESS 0.95
+   OR NOT tries EQUAL 24
+   OR memory LESS 50
+   OR error LESS 0.005
+   OR error GREATER 0.02
    OR ndcg LESS 0.95
    OR NOT points EQUAL epochs)
-  message(FATAL_ERROR "expected that item-kNN and SASRec find the next item, with a curve, but got ${output}")
+  message(FATAL_ERROR "expected that all but popularity find the next item, with tries and a curve, but got ${output}")
 endif()
 
 # A second call trains only the seed that is missing. Markdown has the mean of both.
@@ -79,16 +92,44 @@ if(NOT output MATCHES "\\*\\*Tessera SASRec\\*\\* \\| [01]\\.[0-9]+ ± 0\\.[0-9]
 endif()
 execute_process(COMMAND ${own} --show --json OUTPUT_VARIABLE output ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL ANY)
 string(JSON count LENGTH "${output}")
-if(NOT count EQUAL 4 OR progress)
-  message(FATAL_ERROR "expected four results and no training, but got ${progress} ${output}")
+if(NOT count EQUAL 7 OR progress)
+  message(FATAL_ERROR "expected seven results and no training, but got ${progress} ${output}")
 endif()
 # Other settings are another model.
 execute_process(COMMAND ${untrained} --set epochs=61 --show --json
                 OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
 string(JSON count LENGTH "${output}")
-if(NOT count EQUAL 2)
-  message(FATAL_ERROR "expected only the two simple methods, but got ${output}")
+if(NOT count EQUAL 5)
+  message(FATAL_ERROR "expected only the five methods without seeds, but got ${output}")
 endif()
+
+# The lists of the first seed, of results that the file has already. Another program finds the same values in them.
+execute_process(COMMAND ${own} --seeds 2 --models EASE SASRec --lists "${SCRATCH}/lists.txt" --json
+                OUTPUT_FILE "${SCRATCH}/lists.json" ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL ANY)
+if(progress MATCHES "seed 1|popularity" OR NOT progress MATCHES "EASE.*SASRec, seed 0")
+  message(FATAL_ERROR "expected EASE and the first seed of SASRec, but got ${progress}")
+endif()
+file(STRINGS "${SCRATCH}/lists.txt" lines)
+list(LENGTH lines count)
+list(GET lines 0 title)
+if(NOT count EQUAL 1202 OR NOT title MATCHES "^# own .*walks.txt\tEASE\t0$")
+  message(FATAL_ERROR "expected 600 lists of two models, but got ${count} lines after '${title}'")
+endif()
+if(PYTHON)
+  set(check "${PYTHON}" "${root}/examples/leaderboard/check_lists.py")
+  execute_process(COMMAND ${check} "${SCRATCH}/lists.txt" "${SCRATCH}/walks.txt" "${SCRATCH}/lists.json"
+                  OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT output MATCHES "EASE, seed 0: NDCG@10 [01]\\.[0-9]+ ± .*SASRec, seed 0: NDCG@10")
+    message(FATAL_ERROR "expected the values of both models, but got ${output}")
+  endif()
+  # Another first item changes them.
+  file(READ "${SCRATCH}/lists.txt" text)
+  string(REGEX REPLACE "\n([0-9]+) ([0-9]+) " "\n\\2 \\1 " text "${text}")
+  file(WRITE "${SCRATCH}/lists.txt" "${text}")
+  expect_message(1 "but the results have" ${check} "${SCRATCH}/lists.txt" "${SCRATCH}/walks.txt"
+                 "${SCRATCH}/lists.json")
+endif()
+expect_message(108 "excludes" ${own} --lists "${SCRATCH}/lists.txt" --show)
 
 # Public files: none, a wrong one, one that is compressed.
 set(public "${LEADERBOARD}" --movielens "${MOVIELENS}" --results "${SCRATCH}/public.json")
@@ -114,8 +155,8 @@ execute_process(COMMAND "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results 
                         epochs=1000000 --show --json
                 OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
 string(JSON count LENGTH "${output}")
-if(NOT count EQUAL 2)
-  message(FATAL_ERROR "expected the results of the two simple methods, but got ${output}")
+if(NOT count EQUAL 5)
+  message(FATAL_ERROR "expected the results of the five methods without seeds, but got ${output}")
 endif()
 # A file with other contents is other data.
 file(WRITE "${SCRATCH}/walks.txt" "1 2 3 4 5\n2 3 4 5 1\n")
@@ -135,10 +176,10 @@ expect_message(105 "Bauty" "${LEADERBOARD}" --only Bauty)
 # Other settings make another result, which the first call of this file does not have.
 execute_process(COMMAND ${untrained} --seeds 1 --json --set dropout=0.25 loss=softmax batch=100 epochs=2
                 OUTPUT_VARIABLE output ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
-string(JSON set GET "${output}" 2 settings)
+string(JSON set GET "${output}" 5 settings)
 string(JSON dropout GET "${set}" dropout)
 string(JSON batch GET "${set}" batch)
-string(JSON epochs GET "${output}" 2 epochs)
+string(JSON epochs GET "${output}" 5 epochs)
 if(NOT dropout EQUAL 0.25 OR NOT batch EQUAL 100 OR NOT epochs EQUAL 2)
   message(FATAL_ERROR "expected the settings of --set, but got ${output}")
 endif()
@@ -155,7 +196,7 @@ expect_message(1 "ML-100K is skipped: there is no u.data in --movielens 'nowhere
 if(DEFINED ENV{TESSERA_QUALITY_DATA})
   expect_message(1 "margin must be in [-1, 1], but got 3" ${public} --data "$ENV{TESSERA_QUALITY_DATA}" --only Gowalla
                  --set margin=3 --show)
-  execute_process(COMMAND ${public} --data "$ENV{TESSERA_QUALITY_DATA}" --only Beauty --baselines --json
+  execute_process(COMMAND ${public} --data "$ENV{TESSERA_QUALITY_DATA}" --only Beauty --models popularity --json
                   OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
   string(JSON popularity GET "${output}" 0 metrics recall@10)
   if(popularity LESS 0.013 OR popularity GREATER 0.0153) # published: 0.0152; items that are equally popular matter

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "examples/common/scorer_search.h"
+#include "examples/leaderboard/jobs.h"
+#include "examples/leaderboard/results.h"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+/// How scorers are chosen and tested on a data set.
+struct ScorerTask {
+  int64_t num_items = 0;
+  ItemOrder order = ItemOrder::kNone;
+  ItemLists choice = {};  // the items of users while settings are chosen
+  ItemLists train = {};  // the items to which the tested scorer is fitted
+  ItemLists refit = {};  // with the validation items, for ease_jobs()
+  std::function<double(const ItemScores&)> validation_ndcg = {};
+  /// Fills the metrics, the standard errors and the lists.
+  std::function<Result(const ItemScores&)> test = {};
+};
+
+using LazyScorerTask = std::function<const ScorerTask&()>;
+
+/// The jobs of item-kNN and RP3beta. Each tries the settings of its list, which
+/// scorer_search.cpp has. `task` is called by the first job that runs.
+std::vector<Job> neighbor_jobs(const LazyScorerTask& task);
+
+/// The same for EASE. The second job also fits the chosen settings to the validation items.
+std::vector<Job> ease_jobs(const LazyScorerTask& task);
+
+/// The job of the graph filter with its published settings.
+Job graph_filter_job(const LazyScorerTask& task);
