@@ -82,6 +82,25 @@ TEST(SASRecReferenceTest, SASRecImpl) {
   EXPECT_EQ(next.ids.sizes(), torch::IntArrayRef({2, 10}));
 }
 
+TEST(SASRecReferenceTest, SequenceFilterOptions) {
+  // snippet: SequenceFilterOptions
+  SASRec model(SASRecOptions{
+      .num_items = 1000,
+      .max_length = 50,
+      .block =
+          {.norm = NormOrder::kPost,
+           .filter = SequenceFilterOptions{.share = 0.7, .length = 50}},
+      .one_target = true,
+      .optimizer = optim::Adam{.learning_rate = 0.001}});
+  // The beginnings of the history 7, 8, 9: 7, then 8, and 7, 8, then 9.
+  const RaggedFeature sequences{
+      .values = torch::tensor({7, 7, 8}),
+      .row_splits = torch::tensor({0, 1, 3})};
+  model->softmax_loss(sequences, torch::tensor({8, 9})).backward();
+  // end snippet
+  EXPECT_EQ(model->forward(sequences).sizes(), torch::IntArrayRef({2, 64}));
+}
+
 TEST(SASRecReferenceTest, SimpleXImpl) {
   // snippet: SimpleXImpl
   SimpleX model(SimpleXOptions{

@@ -19,6 +19,10 @@ CausalSelfAttentionImpl::CausalSelfAttentionImpl(
       this->options().num_heads >= 1,
       "[CausalSelfAttention] num_heads must be >= 1, but got {}. Set it to a divisor of dim.",
       this->options().num_heads);
+  TESSERA_CHECK_VALUE(
+      this->options().dropout >= 0.0 && this->options().dropout < 1.0,
+      "[CausalSelfAttention] dropout must be in [0, 1), but got {}. Set it to 0 to drop nothing.",
+      this->options().dropout);
   declare();
 }
 
@@ -55,7 +59,10 @@ at::Tensor CausalSelfAttentionImpl::forward(
   build_on_first_call(x);
   check_fits(x, in_projection_->weight.t(), kClassName);
   return out_projection_->forward(jagged_causal_attention(
-      in_projection_->forward(x), splits, options().num_heads));
+      in_projection_->forward(x),
+      splits,
+      options().num_heads,
+      is_training() ? options().dropout : 0.0));
 }
 
 }  // namespace tessera

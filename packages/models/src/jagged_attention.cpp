@@ -47,6 +47,30 @@ MutableMatrix transpose_to(float* memory, const ConstMatrix& matrix) {
   return out;
 }
 
+// Which softmax shares are dropped. The same key gives the same ones again.
+struct ShareDropout {
+  double probability = 0.0;
+  int64_t key = 0;
+
+  // Drops shares or their gradients [rows, columns], in place. No two blocks of the batch
+  // have the same `first_row`.
+  void apply(const MutableMatrix& shares, int64_t first_row) const {
+    if (probability > 0.0) {
+      // The memory of rows before the first is not touched.
+      float* base = shares.data - first_row * shares.row_stride;
+      active_dense_kernels().dropout(
+          {.begin_row = first_row,
+           .end_row = first_row + shares.rows,
+           .dim = shares.row_stride,
+           .key = static_cast<uint64_t>(key),
+           .threshold = static_cast<uint32_t>(probability * 0x1p32),
+           .scale = static_cast<float>(1.0 / (1.0 - probability)),
+           .x = base,
+           .out = base});
+    }
+  }
+};
+
 // Queries, keys and values of one head in one sequence, [length, head_dim] each.
 template <class Float>
 struct Projected {
@@ -61,7 +85,12 @@ struct Sequences {
   int64_t count;
   int64_t num_heads;
   int64_t dim;
+  ShareDropout dropout;
 
+  // The number of a row of shares in the batch, for dropout.
+  int64_t share_row(int64_t sequence, int64_t head) const {
+    return num_heads * splits[sequence] + head * length(sequence);
+  }
   int64_t head_dim() const {
     return dim / num_heads;
   }
@@ -106,12 +135,14 @@ struct Sequences {
 Sequences sequences_of(
     const at::Tensor& projected,
     const at::Tensor& row_splits,
-    int64_t num_heads) {
+    int64_t num_heads,
+    const ShareDropout& dropout) {
   return {
       .splits = row_splits.const_data_ptr<int64_t>(),
       .count = row_splits.size(0) - 1,
       .num_heads = num_heads,
-      .dim = projected.size(1) / 3};
+      .dim = projected.size(1) / 3,
+      .dropout = dropout};
 }
 
 // Returns the softmax shares [queries, last + 1] that the queries first .. last give to the
@@ -123,7 +154,8 @@ kernels::SoftmaxArgs compute_shares(
     float scale,
     float* memory) {
   const int64_t columns = first + query.rows;
-  const MutableMatrix scores{memory, query.rows, columns, padded(columns)};
+  const MutableMatrix scores{
+      memory, query.rows, columns, padded(transposed_key.columns)};
   multiply(query, transposed_key.column_range(0, columns), scores);
   const kernels::SoftmaxArgs args{
       .rows = query.rows,
@@ -140,8 +172,10 @@ kernels::SoftmaxArgs compute_shares(
 at::Tensor attention_by_kernels(
     const at::Tensor& projected,
     const at::Tensor& row_splits,
-    int64_t num_heads) {
-  const Sequences sequences = sequences_of(projected, row_splits, num_heads);
+    int64_t num_heads,
+    const ShareDropout& dropout) {
+  const Sequences sequences =
+      sequences_of(projected, row_splits, num_heads, dropout);
   const at::Tensor result =
       empty_in_step_memory({projected.size(0), sequences.dim});
   const ConstMatrix in = matrix_of(projected);
@@ -164,8 +198,11 @@ at::Tensor attention_by_kernels(
             first,
             sequences.scale(),
             scores);
+        const MutableMatrix kept{
+            shares.values, rows, shares.columns, shares.stride};
+        dropout.apply(kept, sequences.share_row(sequence, head) + first);
         multiply(
-            {shares.values, rows, shares.columns, shares.stride},
+            kept,
             part.value.row_range(0, shares.columns),
             own.row_range(first, rows));
       }
@@ -181,6 +218,8 @@ void head_gradient(
     const ConstMatrix& gradient,  // [length, head_dim]
     const Projected<float>& out,
     float scale,
+    const ShareDropout& dropout,
+    int64_t share_row,  // of the first query
     float* memory) {
   const int64_t length = in.query.rows;
   const int64_t size = in.query.columns * padded(length);
@@ -188,6 +227,7 @@ void head_gradient(
   const ConstMatrix value = transpose_to(memory + size, in.value);
   float* score_memory = memory + 2 * size;
   float* gradient_memory = score_memory + kBlockQueries * padded(length);
+  float* kept_memory = gradient_memory + kBlockQueries * padded(length);
   for (int64_t first = 0; first < length; first += kBlockQueries) {
     const int64_t rows = std::min(kBlockQueries, length - first);
     const ConstMatrix query = in.query.row_range(first, rows);
@@ -212,10 +252,17 @@ void head_gradient(
           b,
           sums.row_range(first, rows));
     };
-    add_to_rows({args.values, rows, columns, args.stride}, own, out.value);
+    MutableMatrix kept{args.values, rows, columns, args.stride};
+    if (dropout.probability > 0.0) {
+      std::copy_n(args.values, rows * args.stride, kept_memory);
+      kept.data = kept_memory;
+      dropout.apply(kept, share_row + first);
+    }
+    add_to_rows(kept, own, out.value);
     const MutableMatrix score_gradient{
         gradient_memory, rows, columns, args.stride};
     multiply(own, value.column_range(0, columns), score_gradient);
+    dropout.apply(score_gradient, share_row + first);
     args.gradients = gradient_memory;
     active_dense_kernels().softmax_gradient(args);
     multiply(
@@ -230,15 +277,17 @@ at::Tensor gradient_by_kernels(
     const at::Tensor& projected,
     const at::Tensor& row_splits,
     int64_t num_heads,
+    const ShareDropout& dropout,
     const at::Tensor& gradient) {
-  const Sequences sequences = sequences_of(projected, row_splits, num_heads);
+  const Sequences sequences =
+      sequences_of(projected, row_splits, num_heads, dropout);
   const at::Tensor result = empty_in_step_memory(projected.sizes());
   const ConstMatrix in = matrix_of(projected);
   const ConstMatrix out_gradient = matrix_of(gradient);
   const MutableMatrix out = mutable_matrix_of(result);
   sequences.for_each([&](int64_t sequence) {
     const at::Tensor memory = empty_in_step_memory(
-        {2 * (sequences.head_dim() + kBlockQueries) *
+        {(2 * sequences.head_dim() + 3 * kBlockQueries) *
          padded(sequences.length(sequence))});
     for (int64_t head = 0; head < num_heads; ++head) {
       head_gradient(
@@ -246,6 +295,8 @@ at::Tensor gradient_by_kernels(
           sequences.head_of(out_gradient, sequence, head),
           sequences.part(out, sequence, head),
           sequences.scale(),
+          dropout,
+          sequences.share_row(sequence, head),
           memory.mutable_data_ptr<float>());
     }
   });
@@ -255,8 +306,10 @@ at::Tensor gradient_by_kernels(
 at::Tensor attention_by_operators(
     const at::Tensor& projected,
     const at::Tensor& row_splits,
-    int64_t num_heads) {
-  const Sequences sequences = sequences_of(projected, row_splits, num_heads);
+    int64_t num_heads,
+    const ShareDropout& dropout) {
+  const Sequences sequences =
+      sequences_of(projected, row_splits, num_heads, dropout);
   std::vector<at::Tensor> parts;
   for (int64_t i = 0; i < sequences.count; ++i) {
     const int64_t length = sequences.length(i);
@@ -272,9 +325,21 @@ at::Tensor attention_by_operators(
     const at::Tensor shares = at::softmax(
         scores.masked_fill(is_later, -std::numeric_limits<double>::infinity()),
         -1);
-    parts.push_back(at::matmul(shares, heads[2])
-                        .transpose(0, 1)
-                        .reshape({length, sequences.dim}));
+    const at::Tensor kept = at::ones(
+        {num_heads, length, padded(length)},
+        projected.options().dtype(at::kFloat));
+    dropout.apply(
+        {kept.mutable_data_ptr<float>(),
+         num_heads * length,
+         padded(length),
+         padded(length)},
+        sequences.share_row(i, 0));
+    parts.push_back(
+        at::matmul(
+            shares * kept.narrow(2, 0, length).to(shares.scalar_type()),
+            heads[2])
+            .transpose(0, 1)
+            .reshape({length, sequences.dim}));
   }
   return parts.empty() ? projected.narrow(1, 0, sequences.dim)
                        : at::cat(parts, 0);
@@ -285,10 +350,15 @@ struct JaggedAttention : torch::autograd::Function<JaggedAttention> {
       AutogradContext* context,
       const at::Tensor& projected,
       const at::Tensor& row_splits,
-      int64_t num_heads) {
+      int64_t num_heads,
+      double probability,
+      int64_t key) {
     context->save_for_backward({projected, row_splits});
     context->saved_data["num_heads"] = num_heads;
-    return attention_by_kernels(projected, row_splits, num_heads);
+    context->saved_data["probability"] = probability;
+    context->saved_data["key"] = key;
+    return attention_by_kernels(
+        projected, row_splits, num_heads, {probability, key});
   }
 
   static variable_list backward(
@@ -296,19 +366,23 @@ struct JaggedAttention : torch::autograd::Function<JaggedAttention> {
       const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
     const int64_t num_heads = context->saved_data["num_heads"].toInt();
+    const ShareDropout dropout{
+        context->saved_data["probability"].toDouble(),
+        context->saved_data["key"].toInt()};
     const at::Tensor gradient = gradients[0].resolve_neg();
     const bool uses_kernels =
         !at::GradMode::is_enabled() && is_plain_float32(gradient);
     const at::Tensor result = uses_kernels
         ? gradient_by_kernels(
-              saved[0], saved[1], num_heads, gradient.contiguous())
+              saved[0], saved[1], num_heads, dropout, gradient.contiguous())
         : gradients_by_operators(
               {saved[0]},
               [&](at::TensorList sources) {
-                return attention_by_operators(sources[0], saved[1], num_heads);
+                return attention_by_operators(
+                    sources[0], saved[1], num_heads, dropout);
               },
               gradient)[0];
-    return {result, at::Tensor(), at::Tensor()};
+    return {result, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -351,15 +425,21 @@ at::Tensor checked_row_splits(
 at::Tensor jagged_causal_attention(
     const at::Tensor& projected,
     const at::Tensor& row_splits,
-    int64_t num_heads) {
+    int64_t num_heads,
+    double dropout) {
+  ShareDropout shares{.probability = dropout};
+  if (dropout > 0.0) {
+    shares.key = at::empty({1}, at::kLong).random_().item<int64_t>();
+  }
   if (!is_plain_float32(projected) || projected.numel() == 0 ||
       torch::jit::tracer::isTracing()) {
-    return attention_by_operators(projected, row_splits, num_heads);
+    return attention_by_operators(projected, row_splits, num_heads, shares);
   }
   const at::Tensor rows = projected.contiguous();
   return rows.requires_grad() && at::GradMode::is_enabled()
-      ? JaggedAttention::apply(rows, row_splits, num_heads)
-      : attention_by_kernels(rows, row_splits, num_heads);
+      ? JaggedAttention::apply(
+            rows, row_splits, num_heads, shares.probability, shares.key)
+      : attention_by_kernels(rows, row_splits, num_heads, shares);
 }
 
 }  // namespace tessera

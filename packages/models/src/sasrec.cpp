@@ -10,6 +10,7 @@
 #include "packages/models/src/loss_inputs.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
+#include "src/common/names.h"
 #include "src/common/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
@@ -41,22 +42,48 @@ void check_options(const SASRecOptions& options) {
   if (options.temperature) {
     check_temperature(*options.temperature, "[SASRec]");
   }
+  const double stddev = options.initial_stddev.value_or(1.0);
+  TESSERA_CHECK_VALUE(
+      stddev > 0.0 && std::isfinite(stddev),
+      "[SASRec] initial_stddev must be > 0 and finite, but got {}. BERT has 0.02.",
+      stddev);
+  TESSERA_CHECK_VALUE(
+      options.positions >= SequencePositions::kFirst &&
+          options.positions <= SequencePositions::kNone,
+      "[SASRec] positions must be an enumerator of SequencePositions, but got {}. Choose one of them.",
+      static_cast<int>(options.positions));
+  TESSERA_CHECK_VALUE(
+      !options.one_target || options.num_blocks > 0,
+      "[SASRec] one_target needs num_blocks >= 1, but got 0. Add a block.");
+  if (const auto& filter = options.block.filter) {
+    TESSERA_CHECK_VALUE(
+        options.one_target,
+        "[SASRec] block.filter needs one_target, because a filter shows each position the items after it, which are its targets. Set one_target to true, or leave the filter out.");
+    TESSERA_CHECK_VALUE(
+        filter->length == options.max_length,
+        "[SASRec] block.filter.length must be max_length = {}, but got {}. Set it to this number.",
+        options.max_length,
+        filter->length);
+  }
 }
 
 Initializer initializer_of(const SASRecOptions& options) {
   return initializers::Normal{
-      .stddev = 1.0 / std::sqrt(static_cast<double>(options.dim))};
+      .stddev = options.initial_stddev.value_or(
+          1.0 / std::sqrt(static_cast<double>(options.dim)))};
 }
 
-// Returns 0, 1, ... for the positions of each sequence.
-at::Tensor positions_of(const at::Tensor& splits) {
+constexpr const char* kPositions[] = {"first", "last", "none"};
+
+// Returns 0, 1, ... for the positions of each sequence, or ..., 1, 0.
+at::Tensor positions_of(const at::Tensor& splits, bool from_last) {
   const int64_t* data = splits.const_data_ptr<int64_t>();
   const int64_t batch = splits.size(0) - 1;
   at::Tensor positions = at::empty({data[batch]}, at::kLong);
   auto* out = positions.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < batch; ++i) {
     for (int64_t at = data[i]; at < data[i + 1]; ++at) {
-      out[at] = at - data[i];
+      out[at] = from_last ? data[i + 1] - 1 - at : at - data[i];
     }
   }
   return positions;
@@ -65,7 +92,7 @@ at::Tensor positions_of(const at::Tensor& splits) {
 void check_items(const at::Tensor& ids, const char* name, int64_t count) {
   TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.size(0) == count,
-      "[SASRec] {} must have shape [{}], one item for each position, but got {}. Pass a tensor with one item for each position of the sequences.",
+      "[SASRec] {} must have shape [{}], one item for each position, or with one_target for each sequence, but got {}. Pass as many items.",
       name,
       count,
       describe(ids));
@@ -83,6 +110,14 @@ void check_loss(const at::Tensor& loss) {
 }
 
 }  // namespace
+
+std::string to_string(SequencePositions positions) {
+  return kPositions[static_cast<size_t>(positions)];
+}
+
+SequencePositions sequence_positions_from_string(const std::string& name) {
+  return value_named<SequencePositions::kNone>(name, kPositions, "positions");
+}
 
 SASRecImpl::SASRecImpl(SASRecOptions options) : LayerImpl(std::move(options)) {
   check_options(this->options());
@@ -109,15 +144,34 @@ void SASRecImpl::reset() {
       .features = {{"sequence", feature}, {"candidates", feature}},
       .strategy = options.strategy,
       .seed = options.seed});
+  embedding_norm_ = options.embedding_norm
+      ? register_module(
+            "embedding_norm",
+            torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.dim})))
+      : torch::nn::LayerNorm(nullptr);
   items = register_module("items", embedding);
-  positions_ = register_parameter(
-      "positions",
-      initial_parameter(
-          initializer_of(options),
-          "SASRec positions",
-          {options.max_length, options.dim}));
+  if (options.positions != SequencePositions::kNone) {
+    positions_ = register_parameter(
+        "positions",
+        initial_parameter(
+            initializer_of(options),
+            "SASRec positions",
+            {options.max_length, options.dim}));
+  }
   for (size_t i = 0; i < blocks.size(); ++i) {
     register_module("block_" + std::to_string(i), blocks[i]);
+  }
+  if (options.initial_stddev) {
+    const at::NoGradGuard no_grad;
+    for (const TransformerBlock& block : blocks) {
+      for (const auto& parameter : block->named_parameters()) {
+        if (parameter.value().dim() == 2) {
+          parameter.value().normal_(0.0, *options.initial_stddev);
+        } else if (parameter.key().ends_with("bias")) {
+          parameter.value().zero_();
+        }
+      }
+    }
   }
   blocks_ = std::move(blocks);  // a copy still held the original's blocks
   norm_ = options.block.norm == NormOrder::kPre
@@ -143,19 +197,36 @@ at::Tensor SASRecImpl::checked_splits(const RaggedFeature& sequences) const {
         i,
         data[i + 1] - data[i],
         options().max_length);
+    TESSERA_CHECK_VALUE(
+        !options().one_target || data[i] < data[i + 1],
+        "[SASRec] with one_target, sequences need one item or more, but sequence {} is empty. Leave it out.",
+        i);
   }
   return splits;
+}
+
+int64_t SASRecImpl::num_states(const at::Tensor& splits) const {
+  const int64_t batch = splits.size(0) - 1;
+  return options().one_target ? batch : splits.const_data_ptr<int64_t>()[batch];
 }
 
 at::Tensor SASRecImpl::states_of(
     const at::Tensor& embedded,
     const at::Tensor& splits) {
+  const SequencePositions kind = options().positions;
+  at::Tensor sum = kind == SequencePositions::kNone ? embedded
+                                                    : embedded +
+          at::embedding(positions_,
+                        positions_of(splits, kind == SequencePositions::kLast));
+  if (embedding_norm_) {
+    sum = embedding_norm_->forward(sum);
+  }
   at::Tensor x = dropout_sum(
-      embedded + at::embedding(positions_, positions_of(splits)),
-      at::Tensor(),
-      is_training() ? options().block.dropout : 0.0);
-  for (TransformerBlock& block : blocks_) {
-    x = block->forward(x, splits);
+      sum, at::Tensor(), is_training() ? options().block.dropout : 0.0);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const bool is_last = options().one_target && i + 1 == blocks_.size();
+    x = is_last ? blocks_[i]->forward_last(x, splits)
+                : blocks_[i]->forward(x, splits);
   }
   x = norm_ ? norm_->forward(x) : x;
   return options().temperature ? unit_rows(x) : x;
@@ -186,7 +257,7 @@ at::Tensor SASRecImpl::softmax_loss(
     const RaggedFeature& sequences,
     const at::Tensor& targets) {
   const at::Tensor splits = checked_splits(sequences);
-  check_items(targets, "targets", sequences.values.size(0));
+  check_items(targets, "targets", num_states(splits));
   const auto [states, rows] =
       look_up(splits, sequences, at::arange(options().num_items, at::kLong));
   return linear_cross_entropy(states, rows, targets);
@@ -197,7 +268,7 @@ at::Tensor SASRecImpl::sampled_softmax_loss(
     const at::Tensor& targets,
     const at::Tensor& negatives) {
   const at::Tensor splits = checked_splits(sequences);
-  const int64_t count = sequences.values.size(0);
+  const int64_t count = num_states(splits);
   check_items(targets, "targets", count);
   TESSERA_CHECK_VALUE(
       negatives.defined() && negatives.dim() == 1 && negatives.size(0) >= 1,
@@ -221,7 +292,7 @@ at::Tensor SASRecImpl::binary_loss(
     const at::Tensor& targets,
     const at::Tensor& negatives) {
   const at::Tensor splits = checked_splits(sequences);
-  const int64_t count = sequences.values.size(0);
+  const int64_t count = num_states(splits);
   check_items(targets, "targets", count);
   check_items(negatives, "negatives", count);
   const StatesAndRows found = look_up(
@@ -250,7 +321,10 @@ at::Tensor SASRecImpl::queries(const RaggedFeature& sequences) {
   }
   const ModeGuard mode(*this);
   mode.eval();
-  return forward(sequences).index_select(0, splits.narrow(0, 1, batch) - 1);
+  const at::Tensor states = forward(sequences);
+  return options().one_target
+      ? states
+      : states.index_select(0, splits.narrow(0, 1, batch) - 1);
 }
 
 at::Tensor SASRecImpl::item_vectors() const {

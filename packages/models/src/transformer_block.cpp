@@ -6,12 +6,17 @@
 #include <tessera/layers/layer_json.h>  // defines get_config()
 #include "layers/initial_parameter.h"
 #include "packages/models/src/dropout_sum.h"
+#include "packages/models/src/jagged_attention.h"
 #include "packages/models/src/model_checks.h"
+#include "packages/models/src/sequence_filter.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/square.h>
 
 #include <utility>
 #include <vector>
@@ -21,6 +26,17 @@ namespace tessera {
 namespace {
 
 constexpr const char* kNormOrders[] = {"pre", "post"};
+
+void check_lengths(const at::Tensor& splits, int64_t most) {
+  const int64_t batch = splits.size(0) - 1;
+  const at::Tensor lengths =
+      splits.narrow(0, 1, batch) - splits.narrow(0, 0, batch);
+  TESSERA_CHECK_VALUE(
+      lengths.le(most).all().item<bool>(),
+      "[TransformerBlock] with a filter, sequences must have at most filter.length = {} positions, but one has {}. Pass its last ones.",
+      most,
+      lengths.max().item<int64_t>());
+}
 
 }  // namespace
 
@@ -48,6 +64,26 @@ TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options)
       checked.dropout >= 0.0 && checked.dropout < 1.0,
       "[TransformerBlock] dropout must be in [0, 1), but got {}. Set it to 0 to drop nothing.",
       checked.dropout);
+  TESSERA_CHECK_VALUE(
+      checked.attention_dropout >= 0.0 && checked.attention_dropout < 1.0,
+      "[TransformerBlock] attention_dropout must be in [0, 1), but got {}. Set it to 0 to drop nothing.",
+      checked.attention_dropout);
+  if (checked.filter) {
+    const auto& [share, num_frequencies, length] = *checked.filter;
+    TESSERA_CHECK_VALUE(
+        checked.norm == NormOrder::kPost && !checked.gated,
+        "[TransformerBlock] a filter needs norm = NormOrder::kPost and gated = false. Set them so, or leave the filter out.");
+    TESSERA_CHECK_VALUE(
+        share >= 0.0 && share <= 1.0,
+        "[TransformerBlock] filter.share must be in [0, 1], but got {}. Set it to 0.5 for equal shares of filter and attention.",
+        share);
+    TESSERA_CHECK_VALUE(
+        length >= 1 && num_frequencies >= 1 &&
+            num_frequencies <= length / 2 + 1,
+        "[TransformerBlock] filter.length must be >= 1, and filter.num_frequencies in [1, length / 2 + 1], but got {} and {}. Set length to that of the longest sequence.",
+        length,
+        num_frequencies);
+  }
   declare();
 }
 
@@ -69,8 +105,13 @@ void TransformerBlockImpl::declare_parameters() {
   attention_norm_ = register_module("attention_norm", unsized_layer_norm());
   attention_ = register_module(
       "attention",
-      CausalSelfAttention(
-          CausalSelfAttentionOptions{.num_heads = options().num_heads}));
+      CausalSelfAttention(CausalSelfAttentionOptions{
+          .num_heads = options().num_heads,
+          .dropout = options().attention_dropout}));
+  if (options().filter) {
+    filter_norm_ = register_module("filter_norm", unsized_layer_norm());
+    filter_scale_ = register_parameter("filter_scale", at::empty({0}));
+  }
   feed_forward_norm_ =
       register_module("feed_forward_norm", unsized_layer_norm());
   if (!options().gated) {
@@ -87,7 +128,13 @@ void TransformerBlockImpl::make_parameters(
     const Nest<PartialShape>& input_shapes) {
   const int64_t dim = known_dim(input_shapes.leaf(), kClassName);
   const PartialShape shape{std::nullopt, dim};
-  for (const auto& norm : {attention_norm_, feed_forward_norm_}) {
+  std::vector<torch::nn::LayerNorm> norms{attention_norm_, feed_forward_norm_};
+  if (options().filter) {
+    norms.push_back(filter_norm_);
+    const at::NoGradGuard no_grad;
+    filter_scale_.set_data(at::randn({dim}));
+  }
+  for (const auto& norm : norms) {
     const torch::nn::LayerNorm sized(torch::nn::LayerNormOptions({dim}));
     detail::adopt_parameters(*norm.ptr(), *sized);
   }
@@ -124,6 +171,28 @@ at::Tensor TransformerBlockImpl::feed_forward(const at::Tensor& x) {
 at::Tensor TransformerBlockImpl::forward(
     const at::Tensor& x,
     const at::Tensor& row_splits) {
+  return forward(x, row_splits, /*kept_rows=*/{});
+}
+
+at::Tensor TransformerBlockImpl::forward_last(
+    const at::Tensor& x,
+    const at::Tensor& row_splits) {
+  check_floating(x, "x", kClassName);
+  const at::Tensor splits =
+      checked_row_splits(row_splits, x.size(0), kClassName);
+  const at::Tensor ends = splits.narrow(0, 1, splits.size(0) - 1);
+  TESSERA_CHECK_VALUE(
+      ends.gt(splits.narrow(0, 0, ends.size(0))).all().item<bool>(),
+      "[TransformerBlock] forward_last() needs one position or more in each sequence, but one is empty. Leave it out.");
+  return forward(x, splits, ends - 1);
+}
+
+// Only the attention and the filter read other rows than `kept_rows`. Undefined: all rows
+// are kept.
+at::Tensor TransformerBlockImpl::forward(
+    const at::Tensor& x,
+    const at::Tensor& row_splits,
+    const at::Tensor& kept_rows) {
   check_floating(x, "x", kClassName);
   compute_output_shape(shapes_of(x, "[TransformerBlock] "));
   build_on_first_call(x);
@@ -134,11 +203,13 @@ at::Tensor TransformerBlockImpl::forward(
       x.size(1));
   const double dropout = is_training() ? options().dropout : 0.0;
   const bool is_pre = options().norm == NormOrder::kPre;
+  const auto kept = [&](const at::Tensor& rows) {
+    return kept_rows.defined() ? rows.index_select(0, kept_rows) : rows;
+  };
   const auto add_part = [&](const at::Tensor& input,
+                            const at::Tensor& output,
                             torch::nn::LayerNorm& norm,
-                            torch::nn::Linear& gate,
-                            const auto& part) {
-    const at::Tensor output = part(is_pre ? norm->forward(input) : input);
+                            torch::nn::Linear& gate) {
     const at::Tensor sum = options().gated
         ? input +
             at::sigmoid(gate->forward(input)) *
@@ -146,15 +217,28 @@ at::Tensor TransformerBlockImpl::forward(
         : dropout_sum(output, input, dropout);
     return is_pre ? sum : norm->forward(sum);
   };
-  const at::Tensor attended = add_part(
-      x, attention_norm_, attention_gate_, [&](const at::Tensor& input) {
-        return attention_->forward(input, row_splits);
-      });
+  const at::Tensor splits =
+      checked_row_splits(row_splits, x.size(0), kClassName);
+  const at::Tensor own = kept(x);
+  at::Tensor attended = add_part(
+      own,
+      kept(attention_->forward(
+          is_pre ? attention_norm_->forward(x) : x, splits)),
+      attention_norm_,
+      attention_gate_);
+  if (const auto& filter = options().filter) {
+    check_lengths(splits, filter->length);
+    const at::Tensor low = kept(
+        low_frequencies(x, splits, filter->length, filter->num_frequencies));
+    const at::Tensor filtered = filter_norm_->forward(
+        dropout_sum(low + filter_scale_.square() * (own - low), own, dropout));
+    attended = filter->share * filtered + (1.0 - filter->share) * attended;
+  }
   return add_part(
       attended,
+      feed_forward(is_pre ? feed_forward_norm_->forward(attended) : attended),
       feed_forward_norm_,
-      feed_forward_gate_,
-      [&](const at::Tensor& input) { return feed_forward(input); });
+      feed_forward_gate_);
 }
 
 }  // namespace tessera

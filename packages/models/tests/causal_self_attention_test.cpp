@@ -123,6 +123,51 @@ TEST(CausalSelfAttentionTest, HasSecondDerivatives) {
   expect_close(second_in(at::kFloat), second_in(at::kDouble), 1e-3, 1e-4);
 }
 
+// The kernels and the operators drop the same shares.
+TEST(CausalSelfAttentionTest, DropsSharesOutBySeed) {
+  const at::Tensor splits = splits_of(kLengths);
+  const at::Tensor values = random_rows(3 * kDim);
+  const at::Tensor slopes = random_rows(kDim);
+  const auto run = [&](uint64_t seed, at::ScalarType dtype) {
+    torch::manual_seed(seed);
+    const at::Tensor source = values.to(dtype, false, true).requires_grad_();
+    const at::Tensor result =
+        jagged_causal_attention(source, splits, /*num_heads=*/2, 0.3);
+    return std::pair(
+        result.detach(),
+        torch::autograd::grad(
+            {(result * slopes.to(dtype)).sum()}, {source})[0]);
+  };
+  const auto expected = run(1, at::kDouble);
+  const auto floats = run(1, at::kFloat);
+  expect_close(floats.first, expected.first, 1e-4, 1e-5);
+  expect_close(floats.second, expected.second, 1e-4, 1e-4);
+  EXPECT_TRUE(at::equal(run(1, at::kFloat).second, floats.second));
+  EXPECT_FALSE(at::equal(run(2, at::kFloat).first, floats.first));
+
+  CausalSelfAttention layer(CausalSelfAttentionOptions{.dropout = 0.5});
+  const at::Tensor x = random_rows(kDim);
+  EXPECT_FALSE(at::equal(layer->forward(x, splits), layer->forward(x, splits)));
+  layer->eval();
+  EXPECT_TRUE(at::equal(layer->forward(x, splits), layer->forward(x, splits)));
+}
+
+// With equal scores and values of 1, a result is the sum of the kept shares.
+TEST(CausalSelfAttentionTest, DropsTheGivenShareAndScalesTheRest) {
+  constexpr int64_t kLength = 400;
+  at::Tensor projected = at::zeros({kLength, 3});
+  projected.select(1, 2).fill_(1.0);
+  const at::Tensor sums =
+      jagged_causal_attention(projected, splits_of({kLength}), 1, 0.25)
+          .flatten();
+  const at::Tensor counts =
+      sums * at::arange(1, kLength + 1) * 0.75;  // kept shares of each position
+  expect_close(counts, counts.round(), 1e-3, 1e-3);
+  const double kept = counts.sum().item<double>();
+  const double shares = 0.5 * kLength * (kLength + 1);
+  EXPECT_NEAR(kept / shares, 0.75, 5 * std::sqrt(0.75 * 0.25 / shares));
+}
+
 TEST(CausalSelfAttentionTest, SequencesAndLaterPositionsHaveNoEffect) {
   const at::Tensor splits = splits_of({40, 40});
   CausalSelfAttention layer;
@@ -179,6 +224,9 @@ TEST(CausalSelfAttentionTest, KeepsNaNInItsSequence) {
 }
 
 TEST(CausalSelfAttentionTest, RefusesWrongInputs) {
+  EXPECT_VALUE_ERROR(
+      CausalSelfAttention(CausalSelfAttentionOptions{.dropout = -0.5}),
+      "dropout must be in [0, 1), but got -0.5");
   EXPECT_VALUE_ERROR(
       CausalSelfAttention(CausalSelfAttentionOptions{.num_heads = 0}),
       "[CausalSelfAttention] num_heads must be >= 1, but got 0");

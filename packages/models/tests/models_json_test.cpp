@@ -79,6 +79,12 @@ std::vector<LayerCase> cases() {
           with_splits));
     }
   }
+  cases.push_back(layer_case<TransformerBlock>(
+      "TransformerBlock",
+      {.norm = NormOrder::kPost,
+       .filter = SequenceFilterOptions{.share = 0.7, .length = 4}},
+      {{4, 8}},
+      with_splits));
   for (const DINActivation activation :
        {DINActivation::kDice,
         DINActivation::kPRelu,

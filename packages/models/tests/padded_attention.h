@@ -80,6 +80,20 @@ inline at::Tensor attention_on_padded(
       attended.transpose(1, 2).reshape({batch, length, dim}), "out_projection");
 }
 
+/// The first `count` frequencies of each column, for sequences after which zeros follow.
+inline at::Tensor low_on_padded(
+    const at::Tensor& x,  // [batch, longest, columns]
+    int64_t length,
+    int64_t count) {
+  at::Tensor frequencies = at::fft_rfft(x, length, 1);
+  const int64_t others = frequencies.size(1) - count;
+  frequencies = at::cat(
+      {frequencies.narrow(1, 0, count),
+       at::zeros_like(frequencies.narrow(1, count, others))},
+      1);
+  return at::fft_irfft(frequencies, length, 1).narrow(1, 0, x.size(1));
+}
+
 /// The formula of TransformerBlock, by LibTorch's operators on a padded batch, with the
 /// parameters of the block with this prefix.
 inline at::Tensor block_on_padded(
@@ -133,8 +147,16 @@ inline at::Tensor block_on_padded(
         gate(sum, "feed_forward_gate") *
         feed_forward(norm(sum, "feed_forward_norm"));
   }
-  const at::Tensor sum =
+  at::Tensor sum =
       norm(x + gate(x, "attention_gate") * attention(x), "attention_norm");
+  if (const auto& filter = options.filter) {
+    const at::Tensor low =
+        low_on_padded(x, filter->length, filter->num_frequencies);
+    const at::Tensor scale = parameters[prefix + "filter_scale"];
+    sum = (1.0 - filter->share) * sum +
+        filter->share *
+            norm(x + low + scale * scale * (x - low), "filter_norm");
+  }
   return norm(
       sum + gate(sum, "feed_forward_gate") * feed_forward(sum),
       "feed_forward_norm");

@@ -41,17 +41,47 @@ at::Tensor states_on_padded(
     const std::vector<int64_t>& lengths) {
   const auto parameters = model->named_parameters();
   const at::Tensor padded_ids = padded(ids, lengths);
-  at::Tensor x = at::embedding(table, padded_ids) +
-      parameters["positions"].narrow(0, 0, padded_ids.size(1));
+  at::Tensor x = at::embedding(table, padded_ids);
+  std::vector<int64_t> numbers;
+  for (const int64_t length : lengths) {
+    for (int64_t i = 0; i < length; ++i) {
+      numbers.push_back(
+          model->options().positions == SequencePositions::kFirst
+              ? i
+              : length - 1 - i);
+    }
+  }
+  if (model->options().positions != SequencePositions::kNone) {
+    x = x +
+        at::embedding(
+            parameters["positions"],
+            padded(at::tensor(numbers, at::kLong), lengths));
+  }
+  if (model->options().embedding_norm) {
+    x = at::layer_norm(
+        x,
+        {x.size(-1)},
+        parameters["embedding_norm.weight"],
+        parameters["embedding_norm.bias"]);
+  }
+  const at::Tensor is_there =
+      padded(at::ones({ids.size(0), 1}), lengths);  // for filters
   for (int64_t i = 0; i < model->options().num_blocks; ++i) {
     x = block_on_padded(
-        *model, c10::str("block_", i, "."), model->options().block, x);
+        *model,
+        c10::str("block_", i, "."),
+        model->options().block,
+        x * is_there);
   }
   if (model->options().block.norm == NormOrder::kPre) {
     x = at::layer_norm(
         x, {x.size(-1)}, parameters["norm.weight"], parameters["norm.bias"]);
   }
-  return packed(x, lengths);
+  const at::Tensor states = packed(x, lengths);
+  return model->options().one_target
+      ? states.index_select(
+            0, splits_of(lengths).narrow(0, 1, std::ssize(lengths)) - 1)
+      : states;
 }
 
 at::Tensor unit(const at::Tensor& rows) {
@@ -64,15 +94,17 @@ void expect_loss_of_padded_operators(
     const SASRecOptions& options,
     const std::string& kind) {
   SASRec model(options);
-  const RaggedFeature sequences = random_sequences(kSequenceLengths);
-  const int64_t count = sequences.values.size(0);
+  const std::vector<int64_t> lengths =
+      options.one_target ? std::vector<int64_t>{4, 7, 1} : kSequenceLengths;
+  const RaggedFeature sequences = random_sequences(lengths);
+  const int64_t count =
+      options.one_target ? std::ssize(lengths) : sequences.values.size(0);
   const at::Tensor targets = random_items(count);
   const at::Tensor negatives = random_items(kind == "sampled" ? 6 : count);
   const at::Tensor table =
       model->items->read_rows("items", 0, kItems).requires_grad_();
 
-  at::Tensor states =
-      states_on_padded(model, table, sequences.values, kSequenceLengths);
+  at::Tensor states = states_on_padded(model, table, sequences.values, lengths);
   at::Tensor rows = table;
   if (options.temperature) {
     states = unit(states);
@@ -132,8 +164,35 @@ TEST(SASRecTest, LossesAndGradientsMatchPaddedOperatorsOfTorch) {
     options.block.norm = NormOrder::kPost;
     expect_loss_of_padded_operators(options, kind);
     options.temperature = 0.5;
+    options.positions = SequencePositions::kNone;
+    expect_loss_of_padded_operators(options, kind);
+    options.temperature = {};
+    options.positions = SequencePositions::kLast;
+    options.one_target = true;
+    options.embedding_norm = true;
+    options.block.filter =
+        SequenceFilterOptions{.share = 0.6, .num_frequencies = 2, .length = 7};
     expect_loss_of_padded_operators(options, kind);
   }
+}
+
+TEST(SASRecTest, InitialValuesHaveTheStandardDeviation) {
+  SASRecOptions options = small_options();
+  options.num_items = 1000;
+  options.initial_stddev = 0.02;
+  SASRec model(options);
+  for (const auto& parameter : model->named_parameters()) {
+    const at::Tensor& value = parameter.value();
+    if (value.dim() == 2) {
+      const auto size = static_cast<double>(value.numel());
+      EXPECT_NEAR(
+          value.std().item<double>(), 0.02, 5 * 0.02 / std::sqrt(2 * size))
+          << parameter.key();
+    } else if (parameter.key().ends_with("bias")) {
+      EXPECT_TRUE(value.eq(0.0).all().item<bool>()) << parameter.key();
+    }
+  }
+  EXPECT_NEAR(model->item_vectors().std().item<double>(), 0.02, 0.001);
 }
 
 TEST(SASRecTest, QueriesAreTheLastStatesWithoutDropout) {
@@ -232,6 +291,17 @@ TEST(SASRecTest, TakesEmptyBatches) {
         model->sampled_softmax_loss(empty, random_items(0), random_items(3)),
         "a loss needs one position or more");
   }
+  SASRecOptions options = small_options();
+  options.one_target = true;
+  SASRec one(options);
+  EXPECT_EQ(
+      one->forward(random_sequences({})).sizes(), at::IntArrayRef({0, 8}));
+  EXPECT_VALUE_ERROR(
+      one->forward(random_sequences({1, 0})),
+      "with one_target, sequences need one item or more, but sequence 1 is empty");
+  EXPECT_VALUE_ERROR(
+      one->softmax_loss(random_sequences({3, 1}), random_items(4)),
+      "targets must have shape [2], one item for each position, or with one_target for each sequence");
   EXPECT_EQ(
       model->queries(random_sequences({})).sizes(), at::IntArrayRef({0, 8}));
   EXPECT_VALUE_ERROR(
@@ -308,7 +378,24 @@ TEST(SASRecTest, RefusesWrongOptions) {
       {{.num_items = 1, .dim = 8, .block = {.num_heads = 3}},
        "num_heads must divide dim, but got 3 heads and dim 8"},
       {{.num_items = 1, .block = {.dropout = 1.0}},
-       "dropout must be in [0, 1)"}};
+       "dropout must be in [0, 1)"},
+      {{.num_items = 1, .initial_stddev = 0.0},
+       "initial_stddev must be > 0 and finite, but got 0"},
+      {{.num_items = 1, .num_blocks = 0, .one_target = true},
+       "one_target needs num_blocks >= 1"},
+      {{.num_items = 1, .positions = static_cast<SequencePositions>(7)},
+       "positions must be an enumerator of SequencePositions, but got 7"}};
+  const TransformerBlockOptions filtered{
+      .norm = NormOrder::kPost, .filter = SequenceFilterOptions{.length = 50}};
+  rows.push_back(
+      {{.num_items = 1, .max_length = 50, .block = filtered},
+       "block.filter needs one_target, because a filter shows each position the items after it"});
+  rows.push_back(
+      {{.num_items = 1,
+        .max_length = 60,
+        .block = filtered,
+        .one_target = true},
+       "block.filter.length must be max_length = 60, but got 50"});
   for (const double temperature : {0.0, -0.1, std::nan("")}) {
     rows.push_back(
         {{.num_items = 1, .temperature = temperature},
@@ -322,6 +409,9 @@ TEST(SASRecTest, IsSavedClonedAndBuiltFromJson) {
   SASRecOptions options = small_options();
   options.block.norm = NormOrder::kPost;
   options.temperature = 0.1;
+  options.positions = SequencePositions::kLast;
+  options.embedding_norm = true;
+  options.initial_stddev = 0.05;
   SASRec model(options);
   const RaggedFeature sequences = random_sequences(kSequenceLengths);
   const at::Tensor targets = random_items(sequences.values.size(0));

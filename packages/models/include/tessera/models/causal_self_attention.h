@@ -18,10 +18,12 @@ struct CausalSelfAttentionOptions {
   /// Each head has dim / num_heads columns.
   int64_t num_heads = 1;
   bool use_bias = true;
+  /// The share of the softmax shares that train() sets to 0, in [0, 1).
+  double dropout = 0.0;
 
   bool operator==(const CausalSelfAttentionOptions&) const = default;
 
-  TESSERA_FIELDS(num_heads, use_bias)
+  TESSERA_FIELDS(num_heads, use_bias, dropout)
 };
 
 // snippet: tests/docs/reference_sasrec_test.cpp CausalSelfAttentionImpl

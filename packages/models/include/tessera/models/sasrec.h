@@ -19,6 +19,19 @@
 
 namespace tessera {
 
+/// From where the positions of a sequence are counted.
+enum class SequencePositions { kFirst, kLast, kNone };
+
+/// "first", "last" or "none".
+std::string to_string(SequencePositions positions);
+/// Errors:  c10::ValueError listing the choices.
+SequencePositions sequence_positions_from_string(const std::string& name);
+
+/// In JSON, a SequencePositions is its name.
+template <>
+struct JsonValue<SequencePositions>
+    : detail::JsonName<sequence_positions_from_string> {};
+
 /// The config of a SASRec model.
 struct SASRecOptions {
   /// Items have the ids 0 to num_items - 1.
@@ -33,6 +46,17 @@ struct SASRecOptions {
   /// If set, scores are cosines divided by this number. It must be > 0; 0.1 is a good start.
   /// If unset, scores are dot products.
   std::optional<double> temperature = {};
+  SequencePositions positions = SequencePositions::kFirst;
+  /// If true, a sequence has one target, the item after its last position, and only this
+  /// position has a state. Pass each beginning of a history as a sequence of its own.
+  /// Required by TransformerBlockOptions::filter.
+  bool one_target = false;
+  /// If true, sums of items and positions pass a LayerNorm before the dropout.
+  bool embedding_norm = false;
+  /// If set, all matrices begin with normal numbers of this standard deviation, and biases
+  /// with 0, as in BERT, which has 0.02. Unset: items and positions have 1/sqrt(dim), and the
+  /// matrices of blocks what torch::nn gives.
+  std::optional<double> initial_stddev = {};
   /// The fused optimizer of the items. If unset, they can't be trained on
   /// Strategy::fused().
   std::optional<optim::OptimizerSpec> optimizer = {};
@@ -49,6 +73,10 @@ struct SASRecOptions {
       num_blocks,
       block,
       temperature,
+      positions,
+      one_target,
+      embedding_norm,
+      initial_stddev,
       optimizer,
       strategy,
       seed)
@@ -83,6 +111,8 @@ struct SASRecOptions {
 ///   state  = norm(x)                              or x with NormOrder::kPost
 ///   score  = state . items[candidate]
 ///
+/// With SequencePositions::kLast, i is ..., 1, 0.
+///
 /// With a temperature, states and the rows of candidates are divided by their lengths, and
 /// scores in losses by the temperature.
 ///
@@ -90,14 +120,17 @@ struct SASRecOptions {
 /// other weights are parameters() for any torch::optim. Sequences are ragged and
 /// need no padding.
 ///
-/// Parts:   `items` (TPUEmbedding, normal with stddev 1/sqrt(dim)), `positions`
-///          [max_length, dim] (the same), `block_0`, `block_1`, ..., `norm`.
-/// Shapes:  sequences of nnz ids in total; states [nnz, dim].
+/// Parts:   `items` (TPUEmbedding), `positions` [max_length, dim], `embedding_norm`, `block_0`,
+///          `block_1`, ..., `norm`.
+/// Shapes:  sequences of nnz ids in total; states [nnz, dim], one for each position. With
+///          one_target, there is one for each sequence, so `nnz` below is `batch`.
 /// Errors:  c10::ValueError for options out of range, sequences longer than max_length,
-///          no positions in a loss, and a loss that is not finite; c10::IndexError for
-///          ids out of range; c10::TypeError for wrong dtypes. Nothing is changed.
-/// Source:  Kang and McAuley 2018, doi:10.1109/ICDM.2018.00035.
-/// Differs: positions are counted from the first item, because there is no padding.
+///          no positions in a loss, empty sequences with one_target, and a loss that is not
+///          finite; c10::IndexError for ids out of range; c10::TypeError for wrong dtypes.
+///          Nothing is changed.
+/// Source:  Kang and McAuley 2018, doi:10.1109/ICDM.2018.00035; BSARec, Shin et al. 2024,
+///          arXiv:2312.10325.
+/// Differs: positions are counted from the first item by default, because there is no padding.
 ///          softmax_loss(), sampled_softmax_loss() and the temperature are not in the paper.
 class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
  public:
@@ -105,11 +138,11 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
 
   explicit SASRecImpl(SASRecOptions options);
 
-  /// The state of each position, [nnz, dim]. With a temperature, it has the length 1.
+  /// The states, [nnz, dim]. With a temperature, they have the length 1.
   at::Tensor forward(const RaggedFeature& sequences);
 
   /// The mean cross entropy of a softmax over all items, for `targets` [nnz], the items
-  /// that follow each position.
+  /// that follow the states.
   at::Tensor softmax_loss(
       const RaggedFeature& sequences,
       const at::Tensor& targets);
@@ -159,10 +192,12 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
       const at::Tensor& candidates);
   at::Tensor states_of(const at::Tensor& embedded, const at::Tensor& splits);
   at::Tensor checked_splits(const RaggedFeature& sequences) const;
+  int64_t num_states(const at::Tensor& splits) const;
 
-  at::Tensor positions_;  // [max_length, dim]
+  at::Tensor positions_;  // [max_length, dim], or undefined
   std::vector<TransformerBlock> blocks_;
   torch::nn::LayerNorm norm_{nullptr};
+  torch::nn::LayerNorm embedding_norm_{nullptr};
 };
 
 using SASRec = LayerHolder<SASRecImpl>;

@@ -15,6 +15,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace tessera {
@@ -31,6 +32,39 @@ NormOrder norm_order_from_string(const std::string& name);
 template <>
 struct JsonValue<NormOrder> : detail::JsonName<norm_order_from_string> {};
 
+// snippet: tests/docs/reference_sasrec_test.cpp SequenceFilterOptions
+/// A filter of frequencies along the sequence, beside the attention of a TransformerBlock. It
+/// shows each position the later ones, too, so a model predicts only what follows the last:
+///
+///   SASRec model(SASRecOptions{
+///       .num_items = 1000,
+///       .max_length = 50,
+///       .block =
+///           {.norm = NormOrder::kPost,
+///            .filter = SequenceFilterOptions{.share = 0.7, .length = 50}},
+///       .one_target = true,
+///       .optimizer = optim::Adam{.learning_rate = 0.001}});
+///   // The beginnings of the history 7, 8, 9: 7, then 8, and 7, 8, then 9.
+///   const RaggedFeature sequences{
+///       .values = torch::tensor({7, 7, 8}),
+///       .row_splits = torch::tensor({0, 1, 3})};
+///   model->softmax_loss(sequences, torch::tensor({8, 9})).backward();
+///
+/// Its formula is that of TransformerBlock.
+struct SequenceFilterOptions {
+  /// The share of the filter in the sum, in [0, 1]. The attention has the rest.
+  double share = 0.5;
+  /// The number of low frequencies, in [1, length / 2 + 1]. The first is the mean.
+  int64_t num_frequencies = 3;
+  /// The number of positions of the Fourier transform, which no sequence may exceed. A
+  /// shorter sequence is the end, after zeros.
+  int64_t length = 0;
+
+  bool operator==(const SequenceFilterOptions&) const = default;
+
+  TESSERA_FIELDS(share, num_frequencies, length)
+};
+
 /// The config of a TransformerBlock.
 struct TransformerBlockOptions {
   int64_t num_heads = 1;
@@ -44,10 +78,22 @@ struct TransformerBlockOptions {
   /// If true, gates scale what attention and feed-forward network add, and the hidden
   /// layer is gated, as in LiGR. The LiGR paper has Activation::kSilu.
   bool gated = false;
+  /// The share of the softmax shares of the attention that train() sets to 0, in [0, 1).
+  double attention_dropout = 0.0;
+  /// Needs NormOrder::kPost, and not `gated`.
+  std::optional<SequenceFilterOptions> filter = {};
 
   bool operator==(const TransformerBlockOptions&) const = default;
 
-  TESSERA_FIELDS(num_heads, feed_forward_dim, activation, dropout, norm, gated)
+  TESSERA_FIELDS(
+      num_heads,
+      feed_forward_dim,
+      activation,
+      dropout,
+      norm,
+      gated,
+      attention_dropout,
+      filter)
 };
 
 // snippet: tests/docs/reference_sasrec_test.cpp TransformerBlockImpl
@@ -76,18 +122,27 @@ struct TransformerBlockOptions {
 ///
 ///   [a, b] = hidden(x),  feed_forward(x) = output(activation(a) * b)
 ///
-/// Attention shares are not dropped out. torch::manual_seed() determines what is dropped
-/// out and the initial values, for any number of threads.
+/// With `filter`, as in BSARec, the first line is:
+///
+///   low = irfft(rfft(x) without the frequencies from num_frequencies on)
+///   x   = share * filter_norm(x + dropout(low + filter_scale^2 * (x - low)))
+///       + (1 - share) * attention_norm(x + dropout(attention(x)))
+///
+/// torch::manual_seed() determines what is dropped out and the initial values, for any number
+/// of threads.
 ///
 /// Parts:   `attention_norm`, `attention`, `feed_forward_norm`, `feed_forward`: LayerNorm,
 ///          CausalSelfAttention, LayerNorm and MLP. With `gated`, the MLP is replaced by
 ///          `hidden` and `output`, without biases, and there are `attention_gate` and
-///          `feed_forward_gate`: Linear.
+///          `feed_forward_gate`: Linear. With `filter`, there are `filter_norm` and
+///          `filter_scale` [dim], which begins with normal numbers.
 /// Shapes:  x [nnz, dim], row_splits [batch + 1]; the result [nnz, dim].
 /// Errors:  c10::ValueError for options out of range; otherwise as for
 ///          CausalSelfAttention.
 /// Source:  Kang and McAuley 2018; Vaswani et al. 2017; LiGR: Borisyuk et al. 2025,
-///          arXiv:2502.03417, as in eSASRec, Tikhonovich et al. 2025.
+///          arXiv:2502.03417, as in eSASRec, Tikhonovich et al. 2025; BSARec: Shin et al.
+///          2024, arXiv:2312.10325.
+/// Differs: with `filter`, BSARec has learned vectors in place of the zeros.
 class TransformerBlockImpl
     : public LayerImpl<TransformerBlockImpl, TransformerBlockOptions> {
  public:
@@ -96,6 +151,9 @@ class TransformerBlockImpl
   explicit TransformerBlockImpl(TransformerBlockOptions options = {});
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& row_splits);
+  /// The result of forward() at the last position of each sequence, [batch, dim]. No
+  /// sequence may be empty.
+  at::Tensor forward_last(const at::Tensor& x, const at::Tensor& row_splits);
 
   /// `input_shapes` is the shape of x.
   Nest<PartialShape> compute_output_shape(
@@ -107,9 +165,15 @@ class TransformerBlockImpl
   int64_t hidden_units(int64_t dim) const;
   MLP feed_forward_of(int64_t dim) const;
   at::Tensor feed_forward(const at::Tensor& x);
+  at::Tensor forward(
+      const at::Tensor& x,
+      const at::Tensor& row_splits,
+      const at::Tensor& kept_rows);
 
   torch::nn::LayerNorm attention_norm_{nullptr};
   CausalSelfAttention attention_{nullptr};
+  torch::nn::LayerNorm filter_norm_{nullptr};  // with `filter`, as the next
+  at::Tensor filter_scale_;  // [dim]
   torch::nn::LayerNorm feed_forward_norm_{nullptr};
   MLP feed_forward_{nullptr};  // replaced by the next four with `gated`
   torch::nn::Linear attention_gate_{nullptr};
