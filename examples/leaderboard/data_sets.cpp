@@ -28,6 +28,12 @@ constexpr const char* kBars = "BARS-Match, gowalla_m1";
 // The public logs of the authors, each of one seed.
 constexpr const char* kBsaRec = "log of one seed, arXiv 2312.10325";
 constexpr const char* kWeaRec = "log of one seed, arXiv 2511.07028";
+constexpr const char* kTvRec = "log of one seed, arXiv 2510.25259";
+constexpr const char* kFiclRec = "log of one seed, syf1844803351/FICLRec";
+constexpr const char* kKeRec = "log of one seed, yyt-1219/KERec";
+// Trainings of other models by the authors of FICLRec.
+constexpr const char* kOfFiclRec = "rerun in syf1844803351/FICLRec";
+constexpr const char* kIcsRec = "README of QinHsiu/ICSRec";
 
 DataSet next_item(
     std::string name,
@@ -71,8 +77,14 @@ std::vector<DataSet> make_data_sets() {
            {"HSTU", {0.0788, 0.0439}, kTransformers},
            {"eSASRec", {0.0928, 0.0523}, kTransformers},
            {"SASRec, sampled softmax", {0.0921, 0.0531}, kTransformers},
+           {"DuoRec", {0.0844, 0.0439}, kOfFiclRec},
+           {"ICSRec", {0.0959, 0.0578}, kIcsRec},
+           {"BSARec, rerun", {0.0987, 0.0595}, kOfFiclRec},
+           {"FICLRec", {0.1007, 0.0606}, kFiclRec},
+           {"TV-Rec", {0.1017, 0.0608}, kTvRec},
            {"BSARec", {0.1008, 0.0611}, kBsaRec},
-           {"WEARec", {0.1041, 0.0614}, kWeaRec}}),
+           {"WEARec", {0.1041, 0.0614}, kWeaRec},
+           {"KERec", {0.1050, 0.0623}, kKeRec}}),
       next_item(
           "Sports",
           {"Sports_and_Outdoors.txt",
@@ -83,7 +95,13 @@ std::vector<DataSet> make_data_sets() {
            {"ActionPiece", {0.0500, 0.0264}, kTransformers},
            {"SASRec, sampled softmax", {0.0569, 0.0314}, kTransformers},
            {"eSASRec", {0.0560, 0.0323}, kTransformers},
-           {"WEARec", {0.0631, 0.0367}, kWeaRec}}),
+           {"DuoRec", {0.0456, 0.0240}, kOfFiclRec},
+           {"ICSRec", {0.0565, 0.0335}, kIcsRec},
+           {"BSARec, rerun", {0.0589, 0.0342}, kOfFiclRec},
+           {"FICLRec", {0.0623, 0.0359}, kFiclRec},
+           {"TV-Rec", {0.0635, 0.0363}, kTvRec},
+           {"WEARec", {0.0631, 0.0367}, kWeaRec},
+           {"KERec", {0.0643, 0.0369}, kKeRec}}),
       next_item(
           "Toys",
           {"Toys_and_Games.txt",
@@ -93,21 +111,38 @@ std::vector<DataSet> make_data_sets() {
            {"TIGER", {0.0712, 0.0432}, kTransformers},
            {"HSTU", {0.0778, 0.0450}, kTransformers},
            {"eSASRec", {0.0939, 0.0538}, kTransformers},
-           {"SASRec, sampled softmax", {0.0970, 0.0580}, kTransformers}}),
+           {"SASRec, sampled softmax", {0.0970, 0.0580}, kTransformers},
+           {"DuoRec", {0.0929, 0.0476}, kOfFiclRec},
+           {"ICSRec", {0.1055, 0.0657}, kIcsRec},
+           {"BSARec, rerun", {0.1062, 0.0663}, kOfFiclRec},
+           {"FICLRec", {0.1092, 0.0679}, kFiclRec},
+           {"KERec", {0.1154, 0.0701}, kKeRec}}),
       next_item(
           "Yelp",
           {"Yelp.txt",
            "724b219106b81dd2349027da997334ddb6da9fe2f152ad6e0d97a93170f7caed"},
           {{"HGN", {0.0326, 0.0159}, kS3RecPaper},
-           {"S3-Rec", {0.0341, 0.0168}, kS3RecPaper}}),
+           {"S3-Rec", {0.0341, 0.0168}, kS3RecPaper},
+           {"BSARec, rerun", {0.0426, 0.0217}, kOfFiclRec},
+           {"DuoRec", {0.0445, 0.0227}, kOfFiclRec},
+           {"TV-Rec", {0.0474, 0.0245}, kTvRec},
+           {"FICLRec", {0.0521, 0.0266}, kFiclRec},
+           {"KERec", {0.0534, 0.0272}, kKeRec}}),
       next_item(
           "LastFM",
           {"LastFM.txt",
            "9ded486adb5b0fe9dc761950afa0a9a05e93ff018992e0c52bf11afec529f802"},
           {{"SASRec", {0.0688, 0.0390}, kS3RecPaper},
            {"S3-Rec", {0.0743, 0.0427}, kS3RecPaper},
+           {"DuoRec", {0.0587, 0.0348}, kOfFiclRec},
            {"BSARec", {0.0807, 0.0435}, kBsaRec},
-           {"WEARec", {0.0899, 0.0465}, kWeaRec}}),
+           {"WEARec", {0.0899, 0.0465}, kWeaRec},
+           {"TV-Rec", {0.0853, 0.0484}, kTvRec},
+           {"KERec", {0.0899, 0.0501}, kKeRec},
+           {"FICLRec", {0.0853, 0.0503}, kFiclRec},
+           {"WEARec, sequences of 200",
+            {0.0972, 0.0556},
+            "README of xhy963319431/WEARec"}}),
       {.name = "Gowalla",
        .task = Task::kNewItems,
        .files =
@@ -132,7 +167,8 @@ std::vector<DataSet> make_data_sets() {
            {"SimpleX", {0.1872, 0.1557}, kBars},
            {"GF-CF", {0.1849, 0.1518}, "arXiv 2108.07567"},
            {"BSPM-EM", {0.1920, 0.1597}, "arXiv 2211.09324"},
-           {"ChebyCF", {0.1941, 0.1616}, "arXiv 2505.00552"}}}};
+           {"ChebyCF", {0.1941, 0.1616}, "arXiv 2505.00552"},
+           {"NESCL", {0.1917, 0.1617}, "arXiv 2402.11523"}}}};
 }
 
 // Calls use(data, size) for each part of a text or gzip file's text.
