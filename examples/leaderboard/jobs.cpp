@@ -111,9 +111,13 @@ Json complete(
     using Type = std::remove_cvref_t<decltype(value)>;
     using Value = tessera::JsonValue<Type>;
     if (const auto found = left.find(name); found != left.end()) {
-      if constexpr (std::is_same_v<Type, std::string>) {
+      if constexpr (
+          std::is_same_v<Type, std::string> ||
+          std::is_same_v<Type, std::optional<std::string>>) {
         value = found->second;
-        check_loss(value, losses);  // which settings follow depends on it
+        if (name == "loss") {
+          check_loss(found->second, losses);  // other settings depend on it
+        }
       } else {
         const std::string where = "leaderboard --set " + name;
         value = Value::read(
@@ -245,6 +249,17 @@ void visit_settings(SequenceOptions& options, Visit&& visit) {
   visit("dropout", options.dropout);
   visit("temperature", options.temperature);
   visit("learning_rate", options.learning_rate);
+  visit("prefixes", options.prefixes);
+  visit("activation", options.activation);
+  visit("norm", options.norm);
+  visit("positions", options.positions);
+  visit("embedding_norm", options.embedding_norm);
+  visit("attention_dropout", options.attention_dropout);
+  visit("initial_stddev", options.initial_stddev);
+  visit("filter_share", options.filter_share);
+  if (options.filter_share) {
+    visit("filter_frequencies", options.filter_frequencies);
+  }
 }
 
 Result result_of(const Ranking& ranking) {
@@ -297,7 +312,11 @@ std::vector<Job> next_item_jobs(
       complete(options, job_options, {"softmax", "sampled", "binary"});
   check_model_options(options);
   const auto histories = make_lazy([=] {
-    return load_histories(path, options.max_length, options.windows);
+    return load_histories(
+        path,
+        options.max_length,
+        options.windows,
+        options.prefixes.value_or(false));
   });
   const auto task = make_lazy([=] { return task_of(**histories); });
   const auto scorer_task = [=]() -> const ScorerTask& { return **task; };

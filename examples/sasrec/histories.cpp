@@ -22,7 +22,8 @@ namespace {
 Histories read_lines(
     const std::string& path,
     int64_t max_length,
-    bool windows) {
+    bool windows,
+    bool prefixes) {
   std::vector<std::vector<int64_t>> items;
   int64_t num_items = 0;
   int64_t count = 0;
@@ -46,13 +47,14 @@ Histories read_lines(
       ", but the users have only ",
       count,
       " items. Number the items from 1, without large gaps.");
-  return {std::move(items), num_items, max_length, windows};
+  return {std::move(items), num_items, max_length, windows, prefixes};
 }
 
 Histories read_movielens(
     const std::string& folder,
     int64_t max_length,
-    bool windows) {
+    bool windows,
+    bool prefixes) {
   const MovieLens data = load_movielens(folder);
   std::vector<int64_t> users;
   std::vector<int64_t> movies;
@@ -76,7 +78,8 @@ Histories read_movielens(
   for (int64_t i = 0; i + 1 < splits.numel(); ++i) {
     items.emplace_back(own + ends[i], own + ends[i + 1]);
   }
-  return {std::move(items), std::ssize(data.movies), max_length, windows};
+  return {
+      std::move(items), std::ssize(data.movies), max_length, windows, prefixes};
 }
 
 }  // namespace
@@ -84,18 +87,22 @@ Histories read_movielens(
 Histories load_histories(
     const std::string& path,
     int64_t max_length,
-    bool windows) {
+    bool windows,
+    bool prefixes) {
   return std::filesystem::is_regular_file(path)
-      ? read_lines(path, max_length, windows)
-      : read_movielens(path, max_length, windows);
+      ? read_lines(path, max_length, windows, prefixes)
+      : read_movielens(path, max_length, windows, prefixes);
 }
 
 Histories::Histories(
     std::vector<std::vector<int64_t>> items,
     int64_t num_items,
     int64_t max_length,
-    bool windows)
-    : max_length_(static_cast<size_t>(max_length)), num_items_(num_items) {
+    bool windows,
+    bool prefixes)
+    : max_length_(static_cast<size_t>(max_length)),
+      num_items_(num_items),
+      prefixes_(prefixes) {
   for (std::vector<int64_t>& own : items) {
     if (own.size() < 3) {
       continue;
@@ -105,7 +112,7 @@ Histories::Histories(
       const size_t begin = end - std::min(end, max_length_);
       train_windows_.push_back(
           {.user = items_.size(), .begin = begin, .end = end});
-      end = windows ? begin : 0;
+      end = prefixes ? end - 1 : windows ? begin : 0;
     }
     items_.push_back(std::move(own));
   }
@@ -121,7 +128,9 @@ Histories::Batch Histories::batch(const std::vector<Window>& windows) const {
     const std::vector<int64_t>& items = items_[window.user];
     for (size_t i = window.begin; i < window.end; ++i) {
       sequences.add(items[i]);
-      targets.push_back(items[i + 1]);
+      if (!prefixes_ || i + 1 == window.end) {
+        targets.push_back(items[i + 1]);
+      }
     }
     sequences.end_bag();
   }
@@ -142,7 +151,8 @@ Tensor Histories::negatives(
     TORCH_CHECK_VALUE(
         std::find(is_own.begin(), is_own.end(), false) != is_own.end(),
         "[histories] a user has all items, so there is no negative for the binary loss. Choose another loss.");
-    for (size_t i = window.begin; i < window.end; ++i) {
+    for (size_t i = prefixes_ ? window.end - 1 : window.begin; i < window.end;
+         ++i) {
       int64_t negative = any(random);
       while (is_own[negative]) {
         negative = any(random);

@@ -18,7 +18,8 @@ enum class HeldOut {
 /// The items of each user in the order of time. The last two are not for training.
 class Histories {
  public:
-  /// The items begin to end - 1 of a user. The targets are the items that follow them.
+  /// The items begin to end - 1 of a user. The targets are the items that follow them, or
+  /// with `prefixes` only the item after the last one.
   struct Window {
     size_t user = 0;
     size_t begin = 0;
@@ -27,19 +28,21 @@ class Histories {
   /// The inputs of a training step.
   struct Batch {
     tessera::RaggedFeature sequences = {};
-    at::Tensor targets = {};  // [nnz]
+    at::Tensor targets = {};  // [nnz], or with `prefixes` [sequences]
   };
 
   /// A sequence has at most `max_length` items. With `windows`, a longer history is cut into
   /// several sequences for training, from its end, so that each item but the first is a
-  /// target. Otherwise, its latest items are one. Users with fewer than three items are left
-  /// out. Items have the ids 0 to num_items - 1.
+  /// target. With `prefixes`, each beginning of the history is a sequence, which ends with
+  /// its latest items. Otherwise, the latest items are one. Users with fewer than three items
+  /// are left out. Items have the ids 0 to num_items - 1.
   /// Errors:  c10::ValueError if no user has four items.
   Histories(
       std::vector<std::vector<int64_t>> items,
       int64_t num_items,
       int64_t max_length,
-      bool windows);
+      bool windows,
+      bool prefixes = false);
 
   int64_t num_items() const {
     return num_items_;
@@ -53,7 +56,7 @@ class Histories {
   }
 
   Batch batch(const std::vector<Window>& windows) const;
-  /// A random item for each target of batch(), which the user does not have, [nnz].
+  /// A random item for each target of batch(), which the user does not have.
   at::Tensor negatives(
       const std::vector<Window>& windows,
       std::mt19937_64& random) const;
@@ -77,6 +80,7 @@ class Histories {
 
   size_t max_length_;
   int64_t num_items_;
+  bool prefixes_ = false;
   std::vector<std::vector<int64_t>> items_;  // of each user
   std::vector<Window> train_windows_;
 };
@@ -87,4 +91,5 @@ class Histories {
 Histories load_histories(
     const std::string& path,
     int64_t max_length,
-    bool windows);
+    bool windows,
+    bool prefixes = false);

@@ -25,6 +25,19 @@ struct SequenceOptions {
   double dropout = 0.5;
   std::optional<double> temperature = {};  // unset: scores are dot products
   double learning_rate = 0.003;
+  /// If true, each beginning of a history is a sequence with one target.
+  std::optional<bool> prefixes = {};
+  /// As in TransformerBlockOptions and SASRecOptions. Unset: their defaults, or with `gated`
+  /// silu.
+  std::optional<std::string> activation = {};
+  std::optional<std::string> norm = {};
+  std::optional<std::string> positions = {};
+  std::optional<bool> embedding_norm = {};
+  std::optional<double> attention_dropout = {};
+  std::optional<double> initial_stddev = {};
+  /// The share of a filter of frequencies beside attention. Unset: none.
+  std::optional<double> filter_share = {};
+  int64_t filter_frequencies = 3;
   bool json = false;
 };
 

@@ -15,6 +15,25 @@ namespace training = tessera::training;
 
 namespace {
 
+tessera::TransformerBlockOptions block_options(const SequenceOptions& options) {
+  tessera::TransformerBlockOptions block{
+      .num_heads = options.heads,
+      .feed_forward_dim = options.feed_forward,
+      .activation = tessera::activation_from_string(
+          options.activation.value_or(options.gated ? "silu" : "relu")),
+      .dropout = options.dropout,
+      .norm = tessera::norm_order_from_string(options.norm.value_or("pre")),
+      .gated = options.gated,
+      .attention_dropout = options.attention_dropout.value_or(0.0)};
+  if (options.filter_share) {
+    block.filter = {
+        .share = *options.filter_share,
+        .num_frequencies = options.filter_frequencies,
+        .length = options.max_length};
+  }
+  return block;
+}
+
 tessera::SASRecOptions model_options(
     int64_t num_items,
     const SequenceOptions& options,
@@ -24,14 +43,13 @@ tessera::SASRecOptions model_options(
       .dim = options.dim,
       .max_length = options.max_length,
       .num_blocks = options.blocks,
-      .block =
-          {.num_heads = options.heads,
-           .feed_forward_dim = options.feed_forward,
-           .activation = options.gated ? tessera::Activation::kSilu
-                                       : tessera::Activation::kRelu,
-           .dropout = options.dropout,
-           .gated = options.gated},
+      .block = block_options(options),
       .temperature = options.temperature,
+      .positions = tessera::sequence_positions_from_string(
+          options.positions.value_or("first")),
+      .one_target = options.prefixes.value_or(false),
+      .embedding_norm = options.embedding_norm.value_or(false),
+      .initial_stddev = options.initial_stddev,
       // The Adam of torch::optim, which trains the other weights.
       .optimizer =
           optim::Adam{
