@@ -3,11 +3,12 @@
 // weighted features, fit(), evaluation, saving and export. It predicts the stars that
 // users give to movies:
 //
-//   score = biases + <user, movie> + tower(user, movie, user * movie)
+//   score = <user, movie> + tower(user, movie, user * movie) + biases + pairs
 //
 // `user` is the sum of the user's embeddings (id, occupation, age, gender, the movies
 // rated before), and `movie` is the sum of the movie's embeddings (id, genres, year, the
-// users who rated it before).
+// users who rated it before). `pairs` has a number for each pair of the user and one of
+// those.
 //
 // The data is in movielens/rating_data.cpp, the model in movielens/rater.cpp, and the
 // training with its evaluation in movielens/training.cpp. The functions of this file

@@ -148,6 +148,7 @@ template <class Visit>
 void visit_settings(Options& options, Visit&& visit) {
   visit("epochs", options.epochs);
   visit("batch", options.batch);
+  visit("dim", options.dim);
 }
 
 // The errors of the methods that need no training.
@@ -157,14 +158,62 @@ Report errors_of_simple(const RatingData& data) {
   return report;
 }
 
+// Makes all users alike, and all movies, so that only the ratings tell them apart.
+MovieLens without_properties(MovieLens data) {
+  std::fill(data.users.begin(), data.users.end(), MovieLens::User());
+  for (MovieLens::Movie& movie : data.movies) {
+    movie.year = 0;
+    movie.genres.clear();
+  }
+  return data;
+}
+
+// Trains `models` raters, and measures the mean of their predictions.
+template <class Data>
+Job rater_job(
+    const char* name,
+    Data data,
+    const Options& options,
+    const Json& settings,
+    int64_t models = 1) {
+  return {
+      .model = name,
+      .settings = settings,
+      .run = [=](int64_t seed, Result& result) {
+        Options own = options;
+        result.epochs = own.epochs;
+        Report report;
+        torch::Tensor stars = torch::zeros({std::ssize((**data).test())});
+        for (int64_t i = 0; i < models; ++i) {
+          own.seed = seed * models + i;
+          Rater model(**data, own);
+          const auto history = train(model, **data, own, Process(), report);
+          if (const int signal = history.stop_signal()) {
+            return signal;
+          }
+          result.train_seconds += report.seconds;
+          const Stopwatch watch;
+          stars += predict(model, **data, (**data).test()) /
+              static_cast<double>(models);
+          result.evaluation_seconds += watch.seconds();
+        }
+        evaluate(stars, **data, report);
+        result.metrics = {{"RMSE", report.rmse}};
+        return 0;
+      }};
+}
+
 std::vector<Job> rating_jobs(
     const std::string& folder,
     const JobOptions& job_options) {
   const bool validate = job_options.validate;
   const auto data =
       make_lazy([=] { return RatingData(load_movielens(folder), validate); });
+  const auto plain = make_lazy([=] {
+    return RatingData(without_properties(load_movielens(folder)), validate);
+  });
   Options options;
-  Json settings = complete(options, job_options);
+  const Json settings = complete(options, job_options);
   return {
       simple_job(
           "mean",
@@ -180,23 +229,9 @@ std::vector<Job> rating_jobs(
             return Result{
                 .metrics = {{"RMSE", errors_of_simple(ratings).rmse_biases}}};
           }),
-      {.model = "rater",
-       .settings = std::move(settings),
-       .run = [=](int64_t seed, Result& result) {
-         Options own = options;
-         own.seed = seed;
-         Rater model(**data, own);
-         Report report;
-         const auto history = train(model, **data, own, Process(), report);
-         const Stopwatch watch;
-         evaluate(predict(model, **data, (**data).test()), **data, report);
-         result = {
-             .metrics = {{"RMSE", report.rmse}},
-             .epochs = own.epochs,
-             .train_seconds = report.seconds,
-             .evaluation_seconds = watch.seconds()};
-         return history.stop_signal();
-       }}};
+      rater_job("rater", data, options, settings),
+      rater_job("rater, ratings only", plain, options, settings),
+      rater_job("rater, mean of 3 models", data, options, settings, 3)};
 }
 
 // --- the next item of a sequence ---

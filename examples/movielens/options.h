@@ -14,6 +14,7 @@ struct Options {
   int64_t seed = 0;
   int64_t epochs = 8;
   int64_t batch = 1000;
+  int64_t dim = 64;  // columns of an embedding
   int64_t user = 1;
   bool validate = false;
   std::string dtype = "float32";  // dtype of the tables

@@ -16,23 +16,6 @@ using torch::Tensor;
 
 namespace {
 
-constexpr int64_t kDim = 32;
-
-FeatureConfig table(
-    const char* name,
-    int64_t rows,
-    at::ScalarType dtype,
-    Combiner combiner = Combiner::kMean) {
-  return {
-      .table = tessera::make_table(
-          {.name = name,
-           .vocabulary_size = rows,
-           .dim = kDim,
-           .combiner = combiner,
-           .initializer = tessera::initializers::Normal{.stddev = 0.02},
-           .dtype = dtype})};
-}
-
 // Adam with the formula of torch::optim. Its bias correction makes the first steps longer.
 optim::Adam adam(double learning_rate, int64_t steps) {
   return {
@@ -43,36 +26,57 @@ optim::Adam adam(double learning_rate, int64_t steps) {
 }
 
 // A table with one number per row, and an optimizer of its own.
-FeatureConfig bias_table(const char* name, int64_t rows, int64_t steps) {
+FeatureConfig number_table(
+    const char* name,
+    int64_t rows,
+    const optim::OptimizerSpec& optimizer) {
   return {
       .table = tessera::make_table(
           {.name = name,
            .vocabulary_size = rows,
            .dim = 1,
+           .combiner = Combiner::kSqrtn,
            .initializer = tessera::initializers::Zeros{},
-           .optimizer = adam(0.005, steps)})};
+           .optimizer = optimizer})};
 }
 
 tessera::Nest<FeatureConfig> tables_of_features(
     const MovieLens& data,
-    at::ScalarType dtype,
+    const Options& options,
     int64_t steps) {
   const int64_t users = std::ssize(data.users);
   const int64_t movies = std::ssize(data.movies);
+  const auto table = [&](const char* name,
+                         int64_t rows,
+                         Combiner combiner = Combiner::kMean) -> FeatureConfig {
+    return {
+        .table = tessera::make_table(
+            {.name = name,
+             .vocabulary_size = rows,
+             .dim = options.dim,
+             .combiner = combiner,
+             .initializer = tessera::initializers::Normal{.stddev = 0.02},
+             .dtype = tessera::dtype_from_string(options.dtype)})};
+  };
+  // The loss is a mean over the batch: the rate makes a step of 0.02 for each rating.
+  const optim::SGD sgd{
+      .learning_rate = linear_decay_to_zero(
+          0.02 * static_cast<double>(options.batch), steps)};
   return {
-      {"user", table("user", users, dtype)},
-      {"user_bias", bias_table("user_bias", users, steps)},
-      {"occupation", table("occupation", std::ssize(data.occupations), dtype)},
-      {"age", table("age", kAgeGroups, dtype)},
-      {"gender", table("gender", 2, dtype)},
-      {"history", table("history", movies, dtype, Combiner::kSqrtn)},
-      {"history_stars", table("history_stars", movies, dtype, Combiner::kSum)},
-      {"movie", table("movie", movies, dtype)},
-      {"movie_bias", bias_table("movie_bias", movies, steps)},
-      {"genres", table("genre", std::ssize(data.genres), dtype)},
-      {"year", table("year", kYears, dtype)},
-      {"raters", table("raters", users, dtype, Combiner::kSqrtn)},
-      {"raters_stars", table("raters_stars", users, dtype, Combiner::kSum)}};
+      {"user", table("user", users)},
+      {"user_bias", number_table("user_bias", users, adam(0.005, steps))},
+      {"user_pairs", number_table("user_pairs", users * users, sgd)},
+      {"occupation", table("occupation", std::ssize(data.occupations))},
+      {"age", table("age", kAgeGroups)},
+      {"gender", table("gender", 2)},
+      {"history", table("history", movies, Combiner::kSqrtn)},
+      {"history_stars", table("history_stars", movies, Combiner::kSum)},
+      {"movie", table("movie", movies)},
+      {"movie_bias", number_table("movie_bias", movies, adam(0.005, steps))},
+      {"genres", table("genre", std::ssize(data.genres))},
+      {"year", table("year", kYears)},
+      {"raters", table("raters", users, Combiner::kSqrtn)},
+      {"raters_stars", table("raters_stars", users, Combiner::kSum)}};
 }
 
 // The log odds of k stars or less, for k = 1, ..., 4.
@@ -105,17 +109,14 @@ RaterImpl::RaterImpl(
   embedding = register_module(
       "embedding",
       tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
-          .features = tables_of_features(
-              data.movielens(),
-              tessera::dtype_from_string(options.dtype),
-              steps),
+          .features = tables_of_features(data.movielens(), options, steps),
           .optimizer = adam(0.001, steps),
           .strategy = strategy,
           .seed = static_cast<uint64_t>(options.seed)}));
   tower = register_module(
       "tower",
       torch::nn::Sequential(
-          torch::nn::Linear(3 * kDim, 32),
+          torch::nn::Linear(3 * options.dim, 32),
           torch::nn::ReLU(),
           torch::nn::Dropout(0.3),
           torch::nn::Linear(32, 1)));
@@ -130,7 +131,8 @@ RaterImpl::Output RaterImpl::rate(
     const tessera::Features& features,
     const tessera::Weights& weights) {
   const auto found = embedding->forward(features, weights);
-  const Tensor biases = found["user_bias"] + found["movie_bias"];
+  const Tensor linear =
+      found["user_bias"] + found["movie_bias"] + found["user_pairs"];
   Tensor penalty;
   const auto sum_of = [&](std::initializer_list<const char*> names) {
     Tensor sum;
@@ -150,7 +152,7 @@ RaterImpl::Output RaterImpl::rate(
   const Tensor correction =
       tower->forward(torch::cat({user, movie, product}, 1));
   constexpr double kScale = 1.8;
-  const Tensor score = biases + correction + product.sum(1, /*keepdim=*/true);
+  const Tensor score = linear + correction + product.sum(1, /*keepdim=*/true);
   const Tensor at_most = torch::sigmoid(thresholds - kScale * score);
   return {
       .stars = 5.0 - at_most.sum(1), .at_most = at_most, .penalty = penalty};

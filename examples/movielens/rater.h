@@ -8,13 +8,15 @@
 
 /// The model of movielens:
 ///
-///   score       = biases + <user, movie> + tower(user, movie, user * movie)
+///   score       = <user, movie> + tower(user, movie, user * movie) + biases + pairs
 ///   P(stars<=k) = sigmoid(threshold_k - 1.8 score)    for k = 1, ..., 4
 ///   stars       = the mean of this distribution
 ///
-/// where `user` is the sum of the user's embeddings and `movie` that of the movie's. At
-/// a score of 0, the thresholds give the shares of the stars in the training. The factor
-/// 1.8 makes a difference of 1 between scores about one star.
+/// where `user` is the sum of the user's embeddings and `movie` that of the movie's.
+/// `pairs` is the sum of one number for each pair of the user and another rater of the
+/// movie, divided by the root of their count. At a score of 0, the thresholds give the
+/// shares of the stars in the training. The factor 1.8 makes a difference of 1 between
+/// scores about one star.
 struct RaterImpl : torch::nn::Module {
   RaterImpl(
       const RatingData& data,

@@ -93,7 +93,7 @@ void RatingData::fit_biases() {
 
 RatingBatch RatingData::batch(const Ratings& ratings) const {
   std::vector<int64_t> users, movies;
-  Bags history, raters;
+  Bags history, raters, pairs;
   std::vector<float> stars, history_weights, raters_weights;
   // Adds the ids of `others`, and the weights of their stars. The rating itself is left
   // out. It has also pulled `bias`, which is that of all of them: this pull is taken back.
@@ -146,6 +146,12 @@ RatingBatch RatingData::batch(const Ratings& ratings) const {
         movie_biases_[rating.movie],
         raters,
         raters_weights);
+    for (const MovieLens::Rating& other : raters_[rating.movie]) {
+      if (other.user != rating.user) {
+        pairs.add(rating.user * std::ssize(data_.users) + other.user);
+      }
+    }
+    pairs.end_bag();
   }
   tessera::Features::Map features = user_features(data_, users);
   for (auto& feature : movie_features(data_, movies)) {
@@ -153,6 +159,7 @@ RatingBatch RatingData::batch(const Ratings& ratings) const {
   }
   features.emplace_back("user_bias", int64_tensor(users));
   features.emplace_back("movie_bias", int64_tensor(movies));
+  features.emplace_back("user_pairs", pairs.feature());
   for (const char* name : {"history", "history_stars"}) {
     features.emplace_back(name, history.feature());
   }

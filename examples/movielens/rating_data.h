@@ -26,6 +26,7 @@ struct RatingBatch {
 /// The features of a rating, besides those of user_features() and movie_features():
 ///
 ///   user_bias, movie_bias        the ids again, for tables of their own
+///   user_pairs                   the pairs of the user with each other rater of the movie
 ///   history, raters              the movies that the user has rated, and the users who
 ///                                have rated the movie
 ///   history_stars, raters_stars  the same, with weights: how far the stars are from
