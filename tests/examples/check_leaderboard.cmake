@@ -147,6 +147,11 @@ execute_process(COMMAND ${public} --only ML-100K --seeds 1 OUTPUT_VARIABLE outpu
 if(output MATCHES "GLocal-K" OR NOT output MATCHES "Tessera rater +[01]\\.")
   message(FATAL_ERROR "expected an RMSE, and no published one for other ratings, but got ${output}")
 endif()
+foreach(row IN ITEMS "rater, ratings only" "rater, mean of 3 models")
+  if(NOT output MATCHES "Tessera ${row} +[01]\\.")
+    message(FATAL_ERROR "expected a row '${row}', but got ${output}")
+  endif()
+endforeach()
 # A training that is stopped leaves the results before it.
 expect_message_when_stopped(
   TERM 143 "stopped. The same command goes on from here" "seed 0" "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results
