@@ -26,6 +26,7 @@
 #include <iostream>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -331,8 +332,28 @@ int run(const Settings& settings) {
   }
   check_output_file("[leaderboard] --results", settings.results, read_files);
   check_output_file("[leaderboard] --lists", settings.lists, read_files);
+  TORCH_CHECK_VALUE(
+      settings.lists.empty() ||
+          std::filesystem::weakly_canonical(settings.lists) !=
+              std::filesystem::weakly_canonical(settings.results),
+      "[leaderboard] --lists and --results are the same file, ",
+      settings.results,
+      ". Choose another one.");
+  std::set<std::string> models;
   for (const Input& input : inputs) {
-    jobs_of(input, settings);  // checks the settings before the first training
+    // This checks the settings before the first training, too.
+    for (const Job& job : jobs_of(input, settings)) {
+      models.insert(job.model);
+    }
+  }
+  for (const std::string& model : settings.models) {
+    TORCH_CHECK_VALUE(
+        models.contains(model),
+        "[leaderboard] --models: there is no '",
+        model,
+        "'. The models are ",
+        c10::Join(", ", models),
+        ".");
   }
   ResultFile file(settings.results);
   std::ofstream lists(settings.lists);

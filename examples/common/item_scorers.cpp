@@ -103,7 +103,8 @@ ItemScores popularity_scores(const ItemLists& items, int64_t num_items) {
   const at::Tensor counts =
       feature_of(items).values.bincount({}, num_items).to(torch::kFloat);
   return [=](const tessera::RaggedFeature& histories) {
-    return counts.expand({histories.row_splits.size(0) - 1, -1}).contiguous();
+    return counts.expand({histories.row_splits.size(0) - 1, -1})
+        .clone(at::MemoryFormat::Contiguous);
   };
 }
 

@@ -13,7 +13,8 @@
 /// The items of each user.
 using ItemLists = std::vector<std::vector<int64_t>>;
 
-/// The scores of all items for some histories, [batch, num_items] float32.
+/// The scores of all items for some histories, [batch, num_items] float32, in memory of their
+/// own.
 using ItemScores =
     std::function<at::Tensor(const tessera::RaggedFeature& histories)>;
 

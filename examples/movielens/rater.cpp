@@ -58,7 +58,8 @@ tessera::Nest<FeatureConfig> tables_of_features(
              .initializer = tessera::initializers::Normal{.stddev = 0.02},
              .dtype = tessera::dtype_from_string(options.dtype)})};
   };
-  // The loss is a mean over the batch: the rate makes a step of 0.02 for each rating.
+  // The loss is a mean over the batch: the rate makes a step of 0.02 for each rating, but for
+  // those of a shorter last batch.
   const optim::SGD sgd{
       .learning_rate = linear_decay_to_zero(
           0.02 * static_cast<double>(options.batch), steps)};

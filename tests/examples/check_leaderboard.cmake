@@ -196,6 +196,8 @@ expect_message(1 "[leaderboard --set batch] expected a whole number" ${own} --se
 expect_message(1 "--set loss: expected softmax, sampled, binary, but got 'hinge'" ${own} --set loss=hinge negatives=5)
 expect_message(105 "expected NAME=VALUE, but got 'batch'" ${own} --set batch)
 expect_message(105 "got 'epochs' twice" ${own} --set epochs=2)
+expect_message(1 "--lists and --results are the same file" ${own} --lists "${results}")
+expect_message(1 "there is no 'SASREC'. The models are EASE" ${own} --models SASREC)
 expect_message(1 "ML-100K is skipped: there is no u.data in --movielens 'nowhere'" "${LEADERBOARD}" --movielens nowhere)
 
 if(DEFINED ENV{TESSERA_QUALITY_DATA})

@@ -62,7 +62,7 @@ at::Tensor sum_rows(
     const std::optional<at::Tensor>& weights = {}) {
   const int64_t size = bags.lengths.size(0);
   if (size == 0 || rows.size(1) == 0) {  // LibTorch may refuse these
-    return at::zeros({size, rows.size(1)});
+    return at::zeros({size, rows.size(1)}, rows.options());
   }
   return std::get<0>(at::_embedding_bag_forward_only(
       rows, bags.ids, bags.splits, false, /*mode=*/0, false, weights, true));
@@ -87,7 +87,7 @@ class Ease : public ItemScorer {
         size,
         bytes,
         *available);
-    at::Tensor matrix = at::zeros({size, size});
+    at::Tensor matrix = at::zeros({size, size}, at::kFloat);
     auto* out = matrix.mutable_data_ptr<float>();
     const int64_t* id = bags.ids.const_data_ptr<int64_t>();
     const int64_t* split = bags.splits.const_data_ptr<int64_t>();
@@ -133,11 +133,14 @@ class GraphFilter : public ItemScorer {
         users_(bags_of(histories, options.num_items, false)) {
     const int64_t size = options.num_items;
     const int64_t most = std::min(size, users_.lengths.size(0));
-    const double numbers = options.alpha + options.beta + options.gamma;
+    double numbers = options.alpha + options.beta + options.gamma;
+    for (const double coefficient : options.coefficients) {
+      numbers += coefficient;
+    }
     TESSERA_CHECK_VALUE(
         options.coefficients.size() >= 2 && options.num_vectors >= 0 &&
             options.num_vectors <= most && std::isfinite(numbers),
-        "[GraphFilter] expected two or more coefficients, num_vectors in [0, {}], the number of users or of items, and finite alpha, beta and gamma, but got {}, {}, {}, {} and {}. Choose them on held-out items.",
+        "[GraphFilter] expected two or more finite coefficients, num_vectors in [0, {}], the number of users or of items, and finite alpha, beta and gamma, but got {}, {}, {}, {} and {}. Choose them on held-out items.",
         most,
         options.coefficients.size(),
         options.num_vectors,
@@ -154,7 +157,7 @@ class GraphFilter : public ItemScorer {
     constexpr int64_t kIterations = 8;
     const int64_t width = std::min(size, options.num_vectors + kExtraVectors);
     at::Tensor basis =
-        at::randn({size, width}, at::detail::createCPUGenerator(0));
+        at::randn({size, width}, at::detail::createCPUGenerator(0), at::kFloat);
     for (int64_t i = 0; i < kIterations; ++i) {
       basis = std::get<0>(at::linalg_qr(smooth(basis)));
     }
@@ -169,7 +172,8 @@ class GraphFilter : public ItemScorer {
       const override {
     const at::NoGradGuard no_grad;
     const Bags bags = bags_of(histories, options_.num_items, true);
-    at::Tensor x = at::zeros({options_.num_items, bags.lengths.size(0)});
+    at::Tensor x =
+        at::zeros({options_.num_items, bags.lengths.size(0)}, at::kFloat);
     x.index_put_(
         {bags.ids, at::repeat_interleave(bags.lengths)},
         weights_of(bags, recency),

@@ -11,6 +11,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
@@ -303,6 +304,30 @@ at::Tensor gradient_by_kernels(
   return result;
 }
 
+// Drops the shares [heads, length, length] of a sequence that the kernels drop.
+at::Tensor dropout_of(
+    const at::Tensor& shares,
+    const Sequences& sequences,
+    int64_t sequence) {
+  const ShareDropout& dropout = sequences.dropout;
+  if (dropout.probability == 0.0) {
+    return shares;
+  }
+  if (torch::jit::tracer::isTracing()) {
+    return at::dropout(shares, dropout.probability, /*train=*/true);
+  }
+  const int64_t length = sequences.length(sequence);
+  const at::Tensor mask =
+      at::ones({sequences.num_heads, length, padded(length)}, at::kFloat);
+  dropout.apply(
+      {mask.mutable_data_ptr<float>(),
+       sequences.num_heads * length,
+       padded(length),
+       padded(length)},
+      sequences.share_row(sequence, 0));
+  return shares * mask.narrow(2, 0, length).to(shares.options());
+}
+
 at::Tensor attention_by_operators(
     const at::Tensor& projected,
     const at::Tensor& row_splits,
@@ -325,21 +350,9 @@ at::Tensor attention_by_operators(
     const at::Tensor shares = at::softmax(
         scores.masked_fill(is_later, -std::numeric_limits<double>::infinity()),
         -1);
-    const at::Tensor kept = at::ones(
-        {num_heads, length, padded(length)},
-        projected.options().dtype(at::kFloat));
-    dropout.apply(
-        {kept.mutable_data_ptr<float>(),
-         num_heads * length,
-         padded(length),
-         padded(length)},
-        sequences.share_row(i, 0));
-    parts.push_back(
-        at::matmul(
-            shares * kept.narrow(2, 0, length).to(shares.scalar_type()),
-            heads[2])
-            .transpose(0, 1)
-            .reshape({length, sequences.dim}));
+    parts.push_back(at::matmul(dropout_of(shares, sequences, i), heads[2])
+                        .transpose(0, 1)
+                        .reshape({length, sequences.dim}));
   }
   return parts.empty() ? projected.narrow(1, 0, sequences.dim)
                        : at::cat(parts, 0);

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// Keeps the lowest frequencies of each column of each sequence of a jagged batch. The
-/// sequence is the end of `length` rows, of which the others are zeros:
+/// Keeps the lowest frequencies of each column of each sequence of a jagged batch. Zeros are
+/// put before a sequence, so that it has `length` rows:
 ///
 ///   result = irfft(rfft(rows) with all but the first num_frequencies set to 0)
 ///

@@ -13,7 +13,6 @@
 #include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/square.h>
@@ -110,7 +109,8 @@ void TransformerBlockImpl::declare_parameters() {
           .dropout = options().attention_dropout}));
   if (options().filter) {
     filter_norm_ = register_module("filter_norm", unsized_layer_norm());
-    filter_scale_ = register_parameter("filter_scale", at::empty({0}));
+    filter_scale_ =
+        register_parameter("filter_scale", detail::unsized_parameter());
   }
   feed_forward_norm_ =
       register_module("feed_forward_norm", unsized_layer_norm());
@@ -131,8 +131,7 @@ void TransformerBlockImpl::make_parameters(
   std::vector<torch::nn::LayerNorm> norms{attention_norm_, feed_forward_norm_};
   if (options().filter) {
     norms.push_back(filter_norm_);
-    const at::NoGradGuard no_grad;
-    filter_scale_.set_data(at::randn({dim}));
+    detail::adopt_values(filter_scale_, at::randn({dim}, at::kFloat));
   }
   for (const auto& norm : norms) {
     const torch::nn::LayerNorm sized(torch::nn::LayerNormOptions({dim}));
@@ -204,7 +203,9 @@ at::Tensor TransformerBlockImpl::forward(
   const double dropout = is_training() ? options().dropout : 0.0;
   const bool is_pre = options().norm == NormOrder::kPre;
   const auto kept = [&](const at::Tensor& rows) {
-    return kept_rows.defined() ? rows.index_select(0, kept_rows) : rows;
+    return kept_rows.defined()
+        ? rows.index_select(0, kept_rows.to(rows.device()))
+        : rows;
   };
   const auto add_part = [&](const at::Tensor& input,
                             const at::Tensor& output,

@@ -356,7 +356,9 @@ TEST(GraphFilterTest, RefusesWrongOptions) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   expect_refusals<GraphFilterOptions>(
       {{{.num_items = 9, .coefficients = {1.0}, .num_vectors = 2},
-        "[GraphFilter] expected two or more coefficients, num_vectors in [0, 9]"},
+        "[GraphFilter] expected two or more finite coefficients, num_vectors in [0, 9]"},
+       {{.num_items = 9, .coefficients = {nan, 1.0}, .num_vectors = 2},
+        "two or more finite coefficients"},
        {{.num_items = 9, .num_vectors = -1}, "but got 8, -1, 0.2, 0.4 and 0.4"},
        {{.num_items = 9}, "but got 8, 512, 0.2"},
        {{.num_items = 20, .num_vectors = 11}, "num_vectors in [0, 10]"},

@@ -82,6 +82,12 @@ std::map<std::string, UnbuiltLayer> unbuilt_layers() {
       Nest<at::Tensor>{{"a", x}, {"b", at::randn({6, 4})}});
   add("CausalSelfAttention", CausalSelfAttention(), x, splits);
   add("TransformerBlock", TransformerBlock(), x, splits);
+  add("TransformerBlock with a filter",
+      TransformerBlock(
+          {.norm = NormOrder::kPost,
+           .filter = SequenceFilterOptions{.num_frequencies = 1, .length = 4}}),
+      x,
+      splits);
   MMoE mixture(
       {.tasks = {"a", "b"},
        .num_experts = 2,

@@ -161,7 +161,7 @@ class Recommender::Impl {
     TESSERA_CHECK_VALUE(
         options_.items &&
             (options_.scores || (model_ != nullptr && options_.query)),
-        "[Recommender] expected a model, options.items and options.query, but {} is empty. Set it.",
+        "[Recommender] expected a model, options.items and options.query, but {} is empty. Set it, or options.scores in place of the model and the query.",
         !options_.items         ? "options.items"
             : model_ == nullptr ? "the model"
                                 : "options.query");

@@ -18,7 +18,8 @@ struct CausalSelfAttentionOptions {
   /// Each head has dim / num_heads columns.
   int64_t num_heads = 1;
   bool use_bias = true;
-  /// The share of the softmax shares that train() sets to 0, in [0, 1).
+  /// The probability with which train() sets an attention weight, which is a result of the
+  /// softmax, to 0, in [0, 1). The others are divided by 1 - dropout.
   double dropout = 0.0;
 
   bool operator==(const CausalSelfAttentionOptions&) const = default;

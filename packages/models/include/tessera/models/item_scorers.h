@@ -12,7 +12,7 @@
 namespace tessera {
 
 // snippet: tests/docs/reference_models_test.cpp ItemScorer
-/// Scores all items for users, who come by their items.
+/// Scores all items for users, each of whom is given by a list of items.
 ///
 ///   // From the items of all users.
 ///   const auto scorer = make_ease(histories, {.num_items = 500});
@@ -25,7 +25,7 @@ namespace tessera {
 ///              return scorer->scores(rows, 0.9);
 ///            }});
 ///
-/// Histories have ids of items in [0, num_items), in their order.
+/// Histories have ids of items in [0, num_items), oldest first.
 /// Errors:  of all functions of this header, c10::ValueError, c10::TypeError or
 ///          c10::IndexError for wrong options, histories and ids.
 class ItemScorer {
@@ -60,7 +60,9 @@ struct EaseOptions {
 /// Memory:  8 num_items^2 bytes, and then half of it: 3.2 and 1.6 GB for 20,000 items.
 /// Errors:  also c10::Error without this memory, and c10::ValueError for a matrix that
 ///          float32 can't invert.
-/// Source:  Steck 2019, arXiv:1905.03375, without weights of users and items.
+/// Source:  Steck 2019, arXiv:1905.03375.
+/// Differs: user_exponent is not in the paper. Numbers of users above 2^24 are not exact, and
+///          the time grows with the square of the length of a history.
 std::unique_ptr<ItemScorer> make_ease(
     const RaggedFeature& histories,
     const EaseOptions& options);

@@ -78,7 +78,8 @@ struct TransformerBlockOptions {
   /// If true, gates scale what attention and feed-forward network add, and the hidden
   /// layer is gated, as in LiGR. The LiGR paper has Activation::kSilu.
   bool gated = false;
-  /// The share of the softmax shares of the attention that train() sets to 0, in [0, 1).
+  /// The probability with which train() sets an attention weight to 0, in [0, 1). The others
+  /// are divided by 1 - attention_dropout.
   double attention_dropout = 0.0;
   /// Needs NormOrder::kPost, and not `gated`.
   std::optional<SequenceFilterOptions> filter = {};

@@ -34,8 +34,8 @@ struct RecommenderItems {
 /// and items [bias_item, 1].
 enum class ItemScore { kDot, kCosine };
 
-/// The options of a Recommender. While `items`, `query`, `fold_in` and `ranker` run, the
-/// model is in eval() and without gradients.
+/// The options of a Recommender. While `items`, `query`, `scores`, `fold_in` and `ranker` run,
+/// the model is in eval() and without gradients.
 struct RecommenderOptions {
   /// The items, with vectors of the model as it is now. The constructor and refresh() call
   /// it. Required.
@@ -45,7 +45,7 @@ struct RecommenderOptions {
   std::function<at::Tensor(const data::PipelineBatch& users)> query = {};
   /// In place of vectors: the scores of all items, [batch, items] finite floats, for users
   /// with these items, such as ItemScorer::scores(). The ids are rows of RecommenderItems,
-  /// in the order of the request, or of `seen` for a known user who comes without items.
+  /// in the order of the request, or of `seen` for a known user without items.
   /// A user of whom no item is known gets popular ones. The model may be nullptr.
   std::function<at::Tensor(const RaggedFeature& rows)> scores = {};
   ItemScore score = ItemScore::kDot;

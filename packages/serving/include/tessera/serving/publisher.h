@@ -53,9 +53,9 @@ enum class RowFormat {
 ///   publisher.publish();
 ///
 /// publish() calls `items` and `users`, while the model is in eval() and without gradients,
-/// for each version or for every n-th one. A version has the rows that differ from those of the version before. If the
-/// ids or the number of rows differ, it is a base. With sharded tables, all ranks call the
-/// two functions, and rank 0 publishes its results.
+/// for each version or for every n-th one. A version has the rows that differ from those of
+/// the version before. If the ids or the number of rows differ, it is a base. With sharded
+/// tables, all ranks call the two functions, and rank 0 publishes its results.
 struct PublishedItems {
   /// The items, with vectors of the model as it is now. Required.
   std::function<RecommenderItems()> items = {};
@@ -87,10 +87,10 @@ struct PublishedItems {
   /// If true, vectors of 8 or 4 bits are published as float32, too. A search then finds the
   /// same items as with float32 alone.
   bool exact_scores = true;
-  /// The vectors are computed with every n-th version. Versions between keep those of the
-  /// last one, for models whose vectors take long to compute, and so does a base. All other
-  /// weights, also those of PublishOptions::program, are of each version. Versions that can't
-  /// be written do not count. Must be >= 1, and 1 with `query`.
+  /// With n, publish() calls `items` and `users` for every n-th version. Versions between,
+  /// also bases, keep the ids, vectors and popularity of the last call. All other weights,
+  /// also those of PublishOptions::program, are of each version. Versions that can't be
+  /// written do not count. Must be >= 1, and 1 with `query`.
   int64_t every = 1;
 };
 
