@@ -48,7 +48,7 @@ MutableMatrix transpose_to(float* memory, const ConstMatrix& matrix) {
   return out;
 }
 
-// Which softmax shares are dropped. The same key gives the same ones again.
+// This says which attention weights dropout sets to 0. The same key gives the same ones.
 struct ShareDropout {
   double probability = 0.0;
   int64_t key = 0;

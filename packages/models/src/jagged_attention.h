@@ -23,8 +23,8 @@ at::Tensor checked_row_splits(
 /// `projected` [nnz, 3 dim] has the query, the key and the value of each position, each
 /// with the columns of all heads. The result is [nnz, dim]. Memory is linear in the length
 /// of a sequence. `row_splits` is the result of checked_row_splits(). `dropout` is the
-/// share of the softmax shares that are set to 0; the others grow. torch::manual_seed()
-/// determines which.
+/// probability with which an attention weight is set to 0; the others are divided by
+/// 1 - dropout. torch::manual_seed() determines which.
 at::Tensor jagged_causal_attention(
     const at::Tensor& projected,
     const at::Tensor& row_splits,

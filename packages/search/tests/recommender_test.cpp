@@ -604,7 +604,7 @@ TEST(RecommenderTest, ScoresStandInPlaceOfVectors) {
   const auto id = [&](int64_t row) {
     return catalogue.ids[row].item<int64_t>();
   };
-  // Of the first user, one id is no item. The second one comes without items.
+  // The first user has an id that is no item, and the second user has no items.
   const RaggedFeature items{
       .values = int64s({id(40), 5000, id(7), id(40), id(3)}),
       .row_splits = int64s({0, 4, 4, 5})};

@@ -26,7 +26,7 @@ class ItemPublisher {
   ItemPublisher(const ItemPublisher&) = delete;
   ItemPublisher& operator=(const ItemPublisher&) = delete;
 
-  /// Whether the next version has new items. It otherwise keeps those of the last one.
+  /// True if the next version gets new items. Otherwise it keeps those of the last version.
   bool is_due() const {
     return num_to_keep_ == 0;
   }
