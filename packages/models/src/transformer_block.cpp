@@ -27,9 +27,7 @@ namespace {
 constexpr const char* kNormOrders[] = {"pre", "post"};
 
 void check_lengths(const at::Tensor& splits, int64_t most) {
-  const int64_t batch = splits.size(0) - 1;
-  const at::Tensor lengths =
-      splits.narrow(0, 1, batch) - splits.narrow(0, 0, batch);
+  const at::Tensor lengths = splits.diff();
   TESSERA_CHECK_VALUE(
       lengths.le(most).all().item<bool>(),
       "[TransformerBlock] with a filter, sequences must have at most filter.length = {} positions, but one has {}. Pass its last ones.",
@@ -179,11 +177,10 @@ at::Tensor TransformerBlockImpl::forward_last(
   check_floating(x, "x", kClassName);
   const at::Tensor splits =
       checked_row_splits(row_splits, x.size(0), kClassName);
-  const at::Tensor ends = splits.narrow(0, 1, splits.size(0) - 1);
   TESSERA_CHECK_VALUE(
-      ends.gt(splits.narrow(0, 0, ends.size(0))).all().item<bool>(),
+      splits.diff().gt(0).all().item<bool>(),
       "[TransformerBlock] forward_last() needs one position or more in each sequence, but one is empty. Leave it out.");
-  return forward(x, splits, ends - 1);
+  return forward(x, splits, splits.narrow(0, 1, splits.size(0) - 1) - 1);
 }
 
 // Only the attention and the filter read other rows than `kept_rows`. Undefined: all rows
