@@ -108,6 +108,19 @@ ItemScores popularity_scores(const ItemLists& items, int64_t num_items) {
   };
 }
 
+ItemScores mixed_scores(ItemScores first, ItemScores second, double weight) {
+  const auto standardize = [](at::Tensor scores) {
+    const auto [variance, mean] = torch::var_mean(
+        scores, /*dim=*/1, /*unbiased=*/false, /*keepdim=*/true);
+    // Scores that are all equal become zeros.
+    return scores.sub_(mean).mul_(variance.clamp_min(1e-30).rsqrt());
+  };
+  return [=](const tessera::RaggedFeature& histories) {
+    return standardize(first(histories))
+        .add_(standardize(second(histories)), weight);
+  };
+}
+
 Neighbors nearest_neighbors(
     ItemLists items,
     int64_t num_items,

@@ -31,6 +31,10 @@ ItemLists best_items(
 /// Scores an item by the number of users who have it, for all users alike.
 ItemScores popularity_scores(const ItemLists& items, int64_t num_items);
 
+/// The scores of `first` and `weight` times those of `second`. Before that, the scores for
+/// each history are shifted and scaled to the mean 0 and the variance 1.
+ItemScores mixed_scores(ItemScores first, ItemScores second, double weight);
+
 /// The similarity and the id of other items, for each item.
 using Neighbors = std::vector<std::vector<std::pair<float, int64_t>>>;
 

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -295,6 +296,7 @@ void visit_settings(SequenceOptions& options, Visit&& visit) {
   if (options.filter_share) {
     visit("filter_frequencies", options.filter_frequencies);
   }
+  visit("averaging", options.averaging);
 }
 
 Result result_of(const Ranking& ranking) {
@@ -360,13 +362,29 @@ std::vector<Job> next_item_jobs(
         return result_of(ranking_by_popularity(data));
       })};
   append(neighbor_jobs(scorer_task), jobs);
-  append(ease_jobs(scorer_task), jobs);
+  // Each seed is trained once for both jobs that need it.
+  const auto trained = std::make_shared<std::map<int64_t, SequenceRun>>();
+  const auto train = [=](int64_t seed) {
+    if (const auto found = trained->find(seed); found != trained->end()) {
+      return 0;
+    }
+    SequenceRun run;
+    const int signal =
+        train_sasrec(**histories, options, seed, run).stop_signal();
+    if (signal == 0) {
+      trained->emplace(seed, std::move(run));
+    }
+    return signal;
+  };
+  const char* const name = "SASRec";
   jobs.push_back(
-      {.model = "SASRec",
-       .settings = std::move(settings),
+      {.model = name,
+       .settings = settings,
        .run = [=](int64_t seed, Result& result) {
-         SequenceRun run;
-         const auto history = train_sasrec(**histories, options, seed, run);
+         if (const int signal = train(seed)) {
+           return signal;
+         }
+         const SequenceRun& run = trained->at(seed);
          result = result_of(run.test);
          result.validation = run.validation_ndcg;
          result.epochs = run.epochs;
@@ -374,8 +392,22 @@ std::vector<Job> next_item_jobs(
          result.train_seconds = run.seconds;
          result.evaluation_seconds = run.evaluation_seconds;
          set_curve(run.curve, result);
-         return history.stop_signal();
+         return 0;
        }});
+  append(
+      ease_jobs(
+          scorer_task,
+          name,
+          std::move(settings),
+          [=](int64_t seed) {
+            if (const int signal = train(seed)) {
+              return TrainedModel{.stop_signal = signal};
+            }
+            const SequenceRun& run = trained->at(seed);
+            return TrainedModel{
+                .scores = run.scores, .train_seconds = run.seconds};
+          }),
+      jobs);
   return jobs;
 }
 

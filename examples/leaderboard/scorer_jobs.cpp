@@ -29,6 +29,21 @@ std::function<const ScorerChoice&()> lazy_choice(
 
 enum class ScorerKind { kModel, kSimpleMethod };
 
+// Measures what was chosen, and returns it as a result.
+Result result_of(
+    const ScorerTask& task,
+    const ScorerChoice& choice,
+    const ItemScores& scores) {
+  const Stopwatch watch;
+  Result result = task.test(scores);
+  result.evaluation_seconds = watch.seconds();
+  result.validation = choice.validation;
+  result.chosen = choice.settings;
+  result.tries = choice.tries;
+  result.choice_seconds = choice.seconds;
+  return result;
+}
+
 Job scorer_job(
     std::string name,
     LazyScorerTask task,
@@ -43,16 +58,28 @@ Job scorer_job(
         const Stopwatch watch;
         const ItemScores scores = chosen.fit_to(task().*train);
         const double seconds = watch.seconds();
-        result = task().test(scores);
-        const double all_seconds = watch.seconds();
-        result.validation = chosen.validation;
-        result.chosen = chosen.settings;
-        result.tries = chosen.tries;
-        result.choice_seconds = chosen.seconds;
-        result.train_seconds = kind == ScorerKind::kModel ? seconds : 0.0;
-        result.evaluation_seconds = all_seconds - result.train_seconds;
+        result = result_of(task(), chosen, scores);
+        (kind == ScorerKind::kModel ? result.train_seconds
+                                    : result.evaluation_seconds) += seconds;
         return 0;
       }};
+}
+
+// The first model with a share of the second one, which is chosen on validation items.
+ScorerChoice choose_mixture(
+    const ScorerTask& task,
+    const ItemScores& first,
+    const ItemScores& second) {
+  std::vector<ScorerVariant> variants;
+  for (const double weight : {0.1, 0.2, 0.4, 0.7, 1.0, 1.5}) {
+    variants.push_back(
+        {.settings = {{"weight", weight}},
+         .scores = mixed_scores(first, second, weight)});
+  }
+  return choose_scorer(
+      {[=](const ItemLists& /*train*/) { return variants; }},
+      {},
+      task.validation_ndcg);
 }
 
 }  // namespace
@@ -71,7 +98,11 @@ std::vector<Job> neighbor_jobs(const LazyScorerTask& task) {
           ScorerKind::kSimpleMethod)};
 }
 
-std::vector<Job> ease_jobs(const LazyScorerTask& task) {
+std::vector<Job> ease_jobs(
+    const LazyScorerTask& task,
+    const std::string& name,
+    tessera::Json settings,
+    std::function<TrainedModel(int64_t seed)> model) {
   const auto choice = lazy_choice(task, ease_fits);
   return {
       scorer_job("EASE", task, choice, ScorerKind::kModel),
@@ -80,7 +111,24 @@ std::vector<Job> ease_jobs(const LazyScorerTask& task) {
           task,
           choice,
           ScorerKind::kModel,
-          &ScorerTask::refit)};
+          &ScorerTask::refit),
+      {.model = "mixture of " + name + " and EASE",
+       .settings = std::move(settings),
+       .run = [=](int64_t seed, Result& result) {
+         const TrainedModel trained = model(seed);
+         if (trained.stop_signal != 0) {
+           return trained.stop_signal;
+         }
+         const ScorerChoice& ease = choice();
+         const Stopwatch watch;
+         const ItemScores ease_scores = ease.fit_to(task().train);
+         const double seconds = watch.seconds();
+         const ScorerChoice chosen =
+             choose_mixture(task(), trained.scores, ease_scores);
+         result = result_of(task(), chosen, chosen.fit_to({}));
+         result.train_seconds = trained.train_seconds + seconds;
+         return 0;
+       }}};
 }
 
 Job graph_filter_job(const LazyScorerTask& task) {

@@ -28,8 +28,21 @@ using LazyScorerTask = std::function<const ScorerTask&()>;
 /// scorer_search.cpp has. `task` is called by the first job that runs.
 std::vector<Job> neighbor_jobs(const LazyScorerTask& task);
 
+/// A model of another kind that was trained with a seed.
+struct TrainedModel {
+  ItemScores scores = {};
+  double train_seconds = 0.0;
+  int stop_signal = 0;  // of a training that was stopped
+};
+
 /// The same for EASE. The second job also fits the chosen settings to the validation items.
-std::vector<Job> ease_jobs(const LazyScorerTask& task);
+/// The third one mixes the scores of EASE with those of `model`, with a weight that is
+/// chosen on the validation items.
+std::vector<Job> ease_jobs(
+    const LazyScorerTask& task,
+    const std::string& name,
+    tessera::Json settings,
+    std::function<TrainedModel(int64_t seed)> model);
 
 /// The job of the graph filter with its published settings.
 Job graph_filter_job(const LazyScorerTask& task);

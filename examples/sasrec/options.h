@@ -38,6 +38,9 @@ struct SequenceOptions {
   /// The share of a filter of frequencies beside attention. Unset: none.
   std::optional<double> filter_share = {};
   int64_t filter_frequencies = 3;
+  /// The momentum of a moving average of all weights, with which the model is ranked.
+  /// Unset: the weights themselves.
+  std::optional<double> averaging = {};
   bool json = false;
 };
 

@@ -61,12 +61,60 @@ tessera::SASRecOptions model_options(
       .seed = static_cast<uint64_t>(seed)};
 }
 
+// A moving average of all weights of a model.
+class WeightAverage {
+ public:
+  WeightAverage(const tessera::SASRec& model, double momentum)
+      : weights_(model->parameters()), momentum_(momentum) {
+    const tessera::EmbeddingTables tables = model->items->embedding_tables();
+    for (const auto& table : tables) {
+      weights_.push_back(table.parameters);
+    }
+    for (const at::Tensor& weight : weights_) {
+      averages_.push_back(weight.detach().clone());
+    }
+  }
+
+  void update() {
+    const torch::NoGradGuard no_grad;
+    ++updates_;
+    // The first weights are forgotten sooner.
+    const double momentum = std::min(momentum_, updates_ / (updates_ + 10.0));
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      averages_[i].lerp_(weights_[i], 1.0 - momentum);
+    }
+  }
+
+  // Gives the model its averages, or its own weights again.
+  void swap() {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      const at::Tensor kept = weights_[i].clone();
+      weights_[i].copy_(averages_[i]);
+      averages_[i].copy_(kept);
+    }
+  }
+
+ private:
+  std::vector<at::Tensor> weights_;  // share the memory of the model
+  std::vector<at::Tensor> averages_;
+  double momentum_;
+  double updates_ = 0.0;
+};
+
 // Ranks the validation items after each epoch, and measures the time of the steps before
-// that.
+// that. With an average, the model has it from then to the next step.
 class Validator : public training::Callback {
  public:
-  Validator(tessera::SASRec model, const Histories& histories)
-      : model_(std::move(model)), histories_(histories) {}
+  Validator(
+      tessera::SASRec model,
+      const Histories& histories,
+      std::optional<double> momentum)
+      : model_(std::move(model)), histories_(histories) {
+    if (momentum) {
+      average_.emplace(model_, *momentum);
+    }
+  }
 
   double seconds() const {
     return seconds_;
@@ -79,10 +127,21 @@ class Validator : public training::Callback {
     return {"val_hit_rate", "val_ndcg"};
   }
   void on_epoch_begin(training::Training& /*training*/) override {
+    if (average_ && !curve_.empty()) {
+      average_->swap();
+    }
     watch_ = {};
+  }
+  void on_step_end(training::Training& /*training*/) override {
+    if (average_) {
+      average_->update();
+    }
   }
   void on_epoch_end(training::Training& training) override {
     seconds_ += watch_.seconds();
+    if (average_) {
+      average_->swap();
+    }
     const Ranking ranking =
         ranking_of(model_, histories_, HeldOut::kValidation);
     training.log("val_hit_rate", ranking.hit_rate);
@@ -93,14 +152,39 @@ class Validator : public training::Callback {
  private:
   tessera::SASRec model_;
   const Histories& histories_;
+  std::optional<WeightAverage> average_;
   Stopwatch watch_;
   double seconds_ = 0.0;
   std::vector<CurvePoint> curve_;
 };
 
+// The scores of all items by a trained model, for histories of any length.
+ItemScores scores_of(tessera::SASRec model, int64_t max_length) {
+  return [model = std::move(model),
+          max_length](const tessera::RaggedFeature& histories) mutable {
+    const at::Tensor ends = histories.row_splits.slice(0, 1);
+    const at::Tensor lengths =
+        histories.row_splits.diff().clamp_max(max_length);
+    const at::Tensor splits = torch::constant_pad_nd(lengths.cumsum(0), {1, 0});
+    // The item of each place of the shorter histories.
+    const at::Tensor places = torch::arange(splits[-1].item<int64_t>()) +
+        (ends - splits.slice(0, 1)).repeat_interleave(lengths);
+    const at::Tensor queries = model->queries(
+        {.values = histories.values.index_select(0, places),
+         .row_splits = splits});
+    return queries.matmul(model->item_vectors().t());
+  };
+}
+
 }  // namespace
 
 void check_model_options(const SequenceOptions& options) {
+  TORCH_CHECK_VALUE(
+      !options.averaging ||
+          (*options.averaging > 0.0 && *options.averaging < 1.0),
+      "[sasrec] averaging: expected a momentum between 0 and 1, but got ",
+      *options.averaging,
+      ". Set 0.999, or leave it out.");
   tessera::SASRec(model_options(1, options, 0));
 }
 
@@ -113,7 +197,8 @@ training::History train_sasrec(
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   tessera::SASRec model(model_options(histories.num_items(), options, seed));
   torch::optim::Adam optimizer(model->parameters(), options.learning_rate);
-  const auto validator = std::make_shared<Validator>(model, histories);
+  const auto validator =
+      std::make_shared<Validator>(model, histories, options.averaging);
   const auto progress = std::make_shared<training::ProgressBar>();
   const auto stopping =
       std::make_shared<training::EarlyStopping>(training::EarlyStoppingOptions{
@@ -161,6 +246,7 @@ training::History train_sasrec(
       .examples_per_second =
           static_cast<double>(progress->examples()) / validator->seconds(),
       .evaluation_seconds = watch.seconds(),
-      .curve = validator->curve()};
+      .curve = validator->curve(),
+      .scores = scores_of(model, options.max_length)};
   return history;
 }

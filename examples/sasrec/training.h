@@ -2,6 +2,7 @@
 #pragma once
 
 #include "examples/common/curve_point.h"
+#include "examples/common/item_scorers.h"
 #include "examples/sasrec/histories.h"
 #include "examples/sasrec/options.h"
 #include "examples/sasrec/ranking.h"
@@ -22,6 +23,7 @@ struct SequenceRun {
   double examples_per_second = 0.0;  // an example is a position with its target
   double evaluation_seconds = 0.0;  // for the ranks of all test items
   std::vector<CurvePoint> curve = {};  // one point for each epoch
+  ItemScores scores = {};  // of the trained model
 };
 
 /// Errors:  c10::ValueError for settings that the model refuses.
