@@ -49,7 +49,8 @@ set(own ${untrained} --set epochs=60)
 
 execute_process(COMMAND ${own} --seeds 1 --json OUTPUT_VARIABLE output ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL ANY)
 foreach(expected IN ITEMS "walks.txt, popularity" "walks.txt, item-kNN" "walks.txt, RP3beta" "walks.txt, EASE\n"
-                        "walks.txt, EASE, refitted" "walks.txt, SASRec, seed 0 \\(1 of 1\\)")
+                        "walks.txt, EASE, refitted" "walks.txt, SASRec, seed 0 \\(1 of 1\\)"
+                        "walks.txt, mixture of SASRec and EASE, seed 0 \\(1 of 1\\)\n$")
   if(NOT progress MATCHES "${expected}")
     message(FATAL_ERROR "expected a line '${expected}', but got ${progress}")
   endif()
@@ -66,7 +67,9 @@ string(JSON error GET "${output}" 0 standard_errors NDCG@10)
 string(JSON ndcg GET "${output}" 5 metrics NDCG@10)
 string(JSON epochs GET "${output}" 5 epochs)
 string(JSON points LENGTH "${output}" 5 curve)
-if(NOT count EQUAL 6
+string(JSON mixture GET "${output}" 6 metrics NDCG@10)
+string(JSON weights LENGTH "${output}" 6 tries)
+if(NOT count EQUAL 7
    OR NOT name STREQUAL "SASRec"
    OR popularity GREATER 0.5
    OR neighbors LESS 0.95
@@ -77,6 +80,8 @@ if(NOT count EQUAL 6
    OR error LESS 0.005
    OR error GREATER 0.02
    OR ndcg LESS 0.95
+   OR mixture LESS 0.95
+   OR NOT weights EQUAL 6
    OR NOT points EQUAL epochs)
   message(FATAL_ERROR "expected that all but popularity find the next item, with tries and a curve, but got ${output}")
 endif()
@@ -92,8 +97,8 @@ if(NOT output MATCHES "\\*\\*Tessera SASRec\\*\\* \\| [01]\\.[0-9]+ ± 0\\.[0-9]
 endif()
 execute_process(COMMAND ${own} --show --json OUTPUT_VARIABLE output ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL ANY)
 string(JSON count LENGTH "${output}")
-if(NOT count EQUAL 7 OR progress)
-  message(FATAL_ERROR "expected seven results and no training, but got ${progress} ${output}")
+if(NOT count EQUAL 9 OR progress)
+  message(FATAL_ERROR "expected nine results and no training, but got ${progress} ${output}")
 endif()
 # Other settings are another model.
 execute_process(COMMAND ${untrained} --set epochs=61 --show --json
@@ -179,7 +184,7 @@ expect_message(105 "nowhere" "${LEADERBOARD}" --data "${SCRATCH}/nowhere")
 expect_message(105 "Bauty" "${LEADERBOARD}" --only Bauty)
 
 # Other settings make another result, which the first call of this file does not have.
-execute_process(COMMAND ${untrained} --seeds 1 --json --set dropout=0.25 loss=softmax batch=100 epochs=2
+execute_process(COMMAND ${untrained} --seeds 1 --json --set dropout=0.25 loss=softmax batch=100 epochs=2 averaging=0.9
                 OUTPUT_VARIABLE output ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
 string(JSON set GET "${output}" 5 settings)
 string(JSON dropout GET "${set}" dropout)
@@ -190,6 +195,7 @@ if(NOT dropout EQUAL 0.25 OR NOT batch EQUAL 100 OR NOT epochs EQUAL 2)
 endif()
 expect_message(1 "walks.txt has no setting 'droput'. Its settings are loss, negatives, epochs" ${own} --set droput=0.25)
 expect_message(1 "--set batch: expected a number >= 1, but got 0" ${own} --set batch=0)
+expect_message(1 "averaging: expected a momentum between 0 and 1, but got 1" ${own} --set averaging=1 --show)
 expect_message(1 "dropout must be in [0, 1), but got 5" ${own} --set dropout=5 --show)
 expect_message(1 "[leaderboard --set dropout] expected JSON" ${own} --set dropout=much)
 expect_message(1 "[leaderboard --set batch] expected a whole number" ${own} --set batch=1.5)
