@@ -374,6 +374,9 @@ int run(const Settings& settings) {
     data.name = title_of(*input, settings);
     tables += settings.markdown ? markdown_table(data, results)
                                 : text_table(data, results);
+    if (settings.own.empty()) {
+      tables += tries_text(input->data.name, file.results());
+    }
     all.insert(all.end(), results.begin(), results.end());
   }
   std::cout << (settings.json ? json_text_of(all) : tables);

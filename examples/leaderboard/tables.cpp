@@ -3,11 +3,16 @@
 
 #include "examples/common/mean_and_spread.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <iomanip>
+#include <map>
 #include <sstream>
+
+using tessera::Json;
 
 namespace {
 
@@ -206,4 +211,45 @@ std::string markdown_table(
     }
   }
   return text;
+}
+
+std::string tries_text(
+    const std::string& data,
+    const std::vector<Result>& all) {
+  // The values of each setting of each model.
+  std::map<std::string, std::map<Json, std::vector<double>>> models;
+  for (const Result& result : all) {
+    if (result.data != data || result.validation == 0.0) {
+      continue;
+    }
+    auto& settings = models[result.model];
+    if (result.tries.empty()) {
+      settings[result.settings].push_back(result.validation);
+    }
+    for (Json entry : result.tries) {
+      const auto value = entry["validation"].get<double>();
+      entry.erase("validation");
+      settings[entry] = {value};
+    }
+  }
+  std::string text;
+  for (const auto& [model, settings] : models) {
+    std::vector<double> values;
+    for (const auto& [setting, of_seeds] : settings) {
+      values.push_back(mean_and_spread(of_seeds).mean);
+    }
+    if (values.size() > 1) {
+      std::sort(values.begin(), values.end());
+      const size_t middle = values.size() / 2;
+      const double median = values.size() % 2 == 1
+          ? values[middle]
+          : (values[middle - 1] + values[middle]) / 2.0;
+      text += "- " + model + ": " + std::to_string(values.size()) +
+          " settings, " + rounded(median, 4) + " in the median, " +
+          rounded(values.back(), 4) + " at best\n";
+    }
+  }
+  return text.empty()
+      ? text
+      : "\nSettings tried, by their value on validation items:\n\n" + text;
 }

@@ -7,13 +7,18 @@
 #include <string>
 #include <vector>
 
-/// The results of the data set, of Tessera and published ones, sorted by the last
-/// metric, the worst first. Results of
-/// several seeds are one line with their mean and standard deviation. The seconds, the memory
-/// and the standard errors of the last metric over the users are means, too.
+/// The results of the data set, of Tessera and published ones, sorted by the last metric, the
+/// worst first. Results of several seeds are one line with their mean and standard deviation.
+/// The seconds, the memory and the standard errors of the last metric over the users are
+/// means, too.
 std::string text_table(const DataSet& data, const std::vector<Result>& results);
 
 /// The same in Markdown.
 std::string markdown_table(
     const DataSet& data,
     const std::vector<Result>& results);
+
+/// A line for each model of which `all` has several settings with validation values: their
+/// number, and the median and the best of these values. The value of a setting with several
+/// seeds is their mean.
+std::string tries_text(const std::string& data, const std::vector<Result>& all);
