@@ -91,33 +91,41 @@ at::Tensor low_by_operators(
   return parts.empty() ? x : at::cat(parts, 0);
 }
 
+at::Tensor keep_low(
+    const at::Tensor& x,
+    const at::Tensor& row_splits,
+    const at::Tensor& basis);
+
 struct LowFrequencies : torch::autograd::Function<LowFrequencies> {
   static at::Tensor forward(
       AutogradContext* context,
       const at::Tensor& x,
       const at::Tensor& row_splits,
-      int64_t length,
-      int64_t num_frequencies) {
-    context->save_for_backward({row_splits});
-    context->saved_data["length"] = length;
-    context->saved_data["num_frequencies"] = num_frequencies;
-    return low_by_kernels(x, row_splits, basis_of(length, num_frequencies));
+      const at::Tensor& basis) {
+    context->save_for_backward({row_splits, basis});
+    return low_by_kernels(x, row_splits, basis);
   }
 
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
     return {
-        low_frequencies(
-            gradients[0].resolve_neg(),
-            context->get_saved_variables()[0],
-            context->saved_data["length"].toInt(),
-            context->saved_data["num_frequencies"].toInt()),
-        at::Tensor(),
+        keep_low(gradients[0].resolve_neg(), saved[0], saved[1]),
         at::Tensor(),
         at::Tensor()};
   }
 };
+
+at::Tensor keep_low(
+    const at::Tensor& x,
+    const at::Tensor& row_splits,
+    const at::Tensor& basis) {
+  return is_plain_float32(x) && x.numel() > 0 &&
+          !torch::jit::tracer::isTracing()
+      ? LowFrequencies::apply(x.contiguous(), row_splits, basis)
+      : low_by_operators(x, row_splits, basis);
+}
 
 }  // namespace
 
@@ -126,12 +134,7 @@ at::Tensor low_frequencies(
     const at::Tensor& row_splits,
     int64_t length,
     int64_t num_frequencies) {
-  if (!is_plain_float32(x) || x.numel() == 0 ||
-      torch::jit::tracer::isTracing()) {
-    return low_by_operators(x, row_splits, basis_of(length, num_frequencies));
-  }
-  return LowFrequencies::apply(
-      x.contiguous(), row_splits, length, num_frequencies);
+  return keep_low(x, row_splits, basis_of(length, num_frequencies));
 }
 
 }  // namespace tessera
