@@ -65,7 +65,8 @@ def charts_of(results, highest):
     for data, value in highest.items():
         if data in charts:
             charts[data].levels.append(("highest published, on the test", value, ":"))
-    return charts
+    order = list(highest)  # that of the page
+    return dict(sorted(charts.items(), key=lambda chart: order.index(chart[0]) if chart[0] in order else len(order)))
 
 
 def charts_of_peers(results):

@@ -250,11 +250,10 @@ constexpr FilterSettings kFilterSettings[] = {
     {"Beauty", 1, 0.0005, 0.7, 3},
     {"Sports", 4, 0.001, 0.3, 3},
     {"Toys", 1, 0.001, 0.7, 2},
-    {"Yelp", 4, 0.001, 0.7, 2},
     {"LastFM", 1, 0.001, 0.9, 2}};
 
 SequenceOptions sequence_options(const std::string& name) {
-  // For a file of your own. The time does not depend on the number of items.
+  // For Yelp and files of your own. The time does not depend on the number of items.
   SequenceOptions options{
       .loss = "sampled",
       .negatives = 1024,

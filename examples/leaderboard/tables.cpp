@@ -229,7 +229,7 @@ std::string tries_text(
     for (Json entry : result.tries) {
       const auto value = entry["validation"].get<double>();
       entry.erase("validation");
-      settings[entry] = {value};
+      settings[entry].push_back(value);
     }
   }
   std::string text;
