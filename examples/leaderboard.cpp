@@ -375,7 +375,7 @@ int run(const Settings& settings) {
     tables += settings.markdown ? markdown_table(data, results)
                                 : text_table(data, results);
     if (settings.own.empty()) {
-      tables += tries_text(input->data.name, file.results());
+      tables += tries_text(results, file.results());
     }
     all.insert(all.end(), results.begin(), results.end());
   }

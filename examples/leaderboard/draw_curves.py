@@ -130,7 +130,10 @@ def main():
     results, page, *peers, out = sys.argv[1:]
     if Path(out).suffix != ".svg" or not Path(out).absolute().parent.is_dir():
         sys.exit(f"draw_curves.py: expected OUT.svg in a folder that exists, but got {out}. Correct the last argument.")
-    highest = highest_published(read(page))
+    try:
+        highest = highest_published(read(page))
+    except (KeyError, ValueError):  # a table of something else
+        highest = {}
     if not highest:
         sys.exit(f"draw_curves.py: {page}: expected tables of published values, but got none. Pass docs/quality.md.")
     charts = load(results, "results of the leaderboard", lambda values: charts_of(values, highest))

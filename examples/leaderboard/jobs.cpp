@@ -237,7 +237,7 @@ std::vector<Job> rating_jobs(
 
 // --- the next item of a sequence ---
 
-// What differs between the public data sets: settings of the authors of BSARec.
+// These are the settings of BSARec's authors that differ between the public data sets.
 struct FilterSettings {
   const char* data;
   int64_t heads;
@@ -253,7 +253,8 @@ constexpr FilterSettings kFilterSettings[] = {
     {"LastFM", 1, 0.001, 0.9, 2}};
 
 SequenceOptions sequence_options(const std::string& name) {
-  // For Yelp and files of your own. The time does not depend on the number of items.
+  // Yelp and files of your own have these. The time of the loss does not depend on the
+  // number of items.
   SequenceOptions options{
       .loss = "sampled",
       .negatives = 1024,
@@ -391,11 +392,13 @@ std::vector<Job> next_item_jobs(
       simple_job("popularity", histories, [](const Histories& data) {
         return result_of(ranking_by_popularity(data));
       })};
+  const LazyScorerChoice ease = ease_choice(scorer_task);
   append(neighbor_jobs(scorer_task), jobs);
-  // Each seed is trained once for both jobs that need it.
+  append(ease_jobs(scorer_task, ease), jobs);
+  // The models of this call, by their seeds. Both jobs below use them.
   const auto trained = std::make_shared<std::map<int64_t, SequenceRun>>();
   const auto train = [=](int64_t seed) {
-    if (const auto found = trained->find(seed); found != trained->end()) {
+    if (trained->contains(seed)) {
       return 0;
     }
     SequenceRun run;
@@ -407,25 +410,9 @@ std::vector<Job> next_item_jobs(
     return signal;
   };
   const char* const name = "SASRec";
-  append(
-      ease_jobs(
-          scorer_task,
-          name,
-          settings,
-          [=](int64_t seed) {
-            if (const int signal = train(seed)) {
-              return TrainedModel{.stop_signal = signal};
-            }
-            const SequenceRun& run = trained->at(seed);
-            return TrainedModel{
-                .scores = run.scores, .train_seconds = run.seconds};
-          }),
-      jobs);
-  // The mixture remains the last job.
-  jobs.insert(
-      jobs.end() - 1,
+  jobs.push_back(
       {.model = name,
-       .settings = std::move(settings),
+       .settings = settings,
        .run = [=](int64_t seed, Result& result) {
          if (const int signal = train(seed)) {
            return signal;
@@ -440,6 +427,14 @@ std::vector<Job> next_item_jobs(
          set_curve(run.curve, result);
          return 0;
        }});
+  jobs.push_back(mixture_job(
+      scorer_task, ease, name, std::move(settings), [=](int64_t seed) {
+        if (const int signal = train(seed)) {
+          return TrainedModel{.stop_signal = signal};
+        }
+        const SequenceRun& run = trained->at(seed);
+        return TrainedModel{.scores = run.scores, .train_seconds = run.seconds};
+      }));
   return jobs;
 }
 

@@ -11,10 +11,7 @@ namespace {
 
 using Fits = std::function<std::vector<ScorerFit>(int64_t, ItemOrder)>;
 
-// Chooses when the first job needs it. Jobs with other training items share the choice.
-std::function<const ScorerChoice&()> lazy_choice(
-    LazyScorerTask task,
-    Fits fits) {
+LazyScorerChoice lazy_choice(LazyScorerTask task, Fits fits) {
   auto choice = std::make_shared<std::optional<ScorerChoice>>();
   return [=]() -> const ScorerChoice& {
     if (!*choice) {
@@ -47,7 +44,7 @@ Result result_of(
 Job scorer_job(
     std::string name,
     LazyScorerTask task,
-    std::function<const ScorerChoice&()> choice,
+    LazyScorerChoice choice,
     ScorerKind kind,
     ItemLists ScorerTask::*train = &ScorerTask::train) {
   return {
@@ -65,7 +62,7 @@ Job scorer_job(
       }};
 }
 
-// The first model with a share of the second one, which is chosen on validation items.
+// Chooses the weight of the second model on validation items.
 ScorerChoice choose_mixture(
     const ScorerTask& task,
     const ItemScores& first,
@@ -98,12 +95,13 @@ std::vector<Job> neighbor_jobs(const LazyScorerTask& task) {
           ScorerKind::kSimpleMethod)};
 }
 
+LazyScorerChoice ease_choice(const LazyScorerTask& task) {
+  return lazy_choice(task, ease_fits);
+}
+
 std::vector<Job> ease_jobs(
     const LazyScorerTask& task,
-    const std::string& name,
-    tessera::Json settings,
-    std::function<TrainedModel(int64_t seed)> model) {
-  const auto choice = lazy_choice(task, ease_fits);
+    const LazyScorerChoice& choice) {
   return {
       scorer_job("EASE", task, choice, ScorerKind::kModel),
       scorer_job(
@@ -111,24 +109,33 @@ std::vector<Job> ease_jobs(
           task,
           choice,
           ScorerKind::kModel,
-          &ScorerTask::refit),
-      {.model = "mixture of " + name + " and EASE",
-       .settings = std::move(settings),
-       .run = [=](int64_t seed, Result& result) {
-         const TrainedModel trained = model(seed);
-         if (trained.stop_signal != 0) {
-           return trained.stop_signal;
-         }
-         const ScorerChoice& ease = choice();
-         const Stopwatch watch;
-         const ItemScores ease_scores = ease.fit_to(task().train);
-         const double seconds = watch.seconds();
-         const ScorerChoice chosen =
-             choose_mixture(task(), trained.scores, ease_scores);
-         result = result_of(task(), chosen, chosen.fit_to({}));
-         result.train_seconds = trained.train_seconds + seconds;
-         return 0;
-       }}};
+          &ScorerTask::refit)};
+}
+
+Job mixture_job(
+    const LazyScorerTask& task,
+    const LazyScorerChoice& ease,
+    const std::string& name,
+    tessera::Json settings,
+    std::function<TrainedModel(int64_t seed)> train) {
+  return {
+      .model = "mixture of " + name + " and EASE",
+      .settings = std::move(settings),
+      .run = [=](int64_t seed, Result& result) {
+        const TrainedModel model = train(seed);
+        if (model.stop_signal != 0) {
+          return model.stop_signal;
+        }
+        const ScorerChoice& choice = ease();
+        const Stopwatch watch;
+        const ItemScores ease_scores = choice.fit_to(task().train);
+        const double seconds = watch.seconds();
+        const ScorerChoice chosen =
+            choose_mixture(task(), model.scores, ease_scores);
+        result = result_of(task(), chosen, chosen.fit_to({}));
+        result.train_seconds = model.train_seconds + seconds;
+        return 0;
+      }};
 }
 
 Job graph_filter_job(const LazyScorerTask& task) {

@@ -24,25 +24,35 @@ struct ScorerTask {
 
 using LazyScorerTask = std::function<const ScorerTask&()>;
 
+/// The choice of a method's settings. The first call makes it.
+using LazyScorerChoice = std::function<const ScorerChoice&()>;
+
 /// The jobs of item-kNN and RP3beta. Each tries the settings of its list, which
 /// scorer_search.cpp has. `task` is called by the first job that runs.
 std::vector<Job> neighbor_jobs(const LazyScorerTask& task);
 
-/// A model of another kind that was trained with a seed.
+LazyScorerChoice ease_choice(const LazyScorerTask& task);
+
+/// The jobs of EASE. The second one also fits the chosen settings to the validation items.
+std::vector<Job> ease_jobs(
+    const LazyScorerTask& task,
+    const LazyScorerChoice& choice);
+
+/// What mixture_job() needs of a model that was trained with a seed.
 struct TrainedModel {
   ItemScores scores = {};
   double train_seconds = 0.0;
   int stop_signal = 0;  // of a training that was stopped
 };
 
-/// The same for EASE. The second job also fits the chosen settings to the validation items.
-/// The third one mixes the scores of EASE with those of `model`, with a weight that is
-/// chosen on the validation items.
-std::vector<Job> ease_jobs(
+/// The job that adds the scores of EASE to those of the model `name`, with a weight that is
+/// chosen on the validation items. The result has the `settings` of the model.
+Job mixture_job(
     const LazyScorerTask& task,
+    const LazyScorerChoice& ease,
     const std::string& name,
     tessera::Json settings,
-    std::function<TrainedModel(int64_t seed)> model);
+    std::function<TrainedModel(int64_t seed)> train);
 
 /// The job of the graph filter with its published settings.
 Job graph_filter_job(const LazyScorerTask& task);

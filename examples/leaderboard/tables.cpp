@@ -214,12 +214,16 @@ std::string markdown_table(
 }
 
 std::string tries_text(
-    const std::string& data,
+    const std::vector<Result>& shown,
     const std::vector<Result>& all) {
   // The values of each setting of each model.
   std::map<std::string, std::map<Json, std::vector<double>>> models;
   for (const Result& result : all) {
-    if (result.data != data || result.validation == 0.0) {
+    const bool is_shown =
+        std::any_of(shown.begin(), shown.end(), [&](const Result& other) {
+          return other.data == result.data && other.model == result.model;
+        });
+    if (!is_shown || result.validation == 0.0) {
       continue;
     }
     auto& settings = models[result.model];
@@ -229,6 +233,7 @@ std::string tries_text(
     for (Json entry : result.tries) {
       const auto value = entry["validation"].get<double>();
       entry.erase("validation");
+      entry.update(result.settings);
       settings[entry].push_back(value);
     }
   }

@@ -18,7 +18,9 @@ std::string markdown_table(
     const DataSet& data,
     const std::vector<Result>& results);
 
-/// A line for each model of which `all` has several settings with validation values: their
-/// number, and the median and the best of these values. The value of a setting with several
-/// seeds is their mean.
-std::string tries_text(const std::string& data, const std::vector<Result>& all);
+/// A line for each model of `shown` of which `all`, the results of this and other calls, has
+/// several settings with validation values: their number, and the median and the best of these
+/// values. The value of a setting with several seeds is their mean.
+std::string tries_text(
+    const std::vector<Result>& shown,
+    const std::vector<Result>& all);

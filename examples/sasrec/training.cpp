@@ -6,9 +6,12 @@
 
 #include <tessera/tessera.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
+#include <vector>
 
 namespace optim = tessera::optim;
 namespace training = tessera::training;
@@ -78,14 +81,14 @@ class WeightAverage {
   void update() {
     const torch::NoGradGuard no_grad;
     ++updates_;
-    // The first weights are forgotten sooner.
+    // A smaller momentum at first forgets the initial weights.
     const double momentum = std::min(momentum_, updates_ / (updates_ + 10.0));
     for (size_t i = 0; i < weights_.size(); ++i) {
       averages_[i].lerp_(weights_[i], 1.0 - momentum);
     }
   }
 
-  // Gives the model its averages, or its own weights again.
+  // The model gets the averages, and a second call gives it its own weights again.
   void swap() {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -103,7 +106,8 @@ class WeightAverage {
 };
 
 // Ranks the validation items after each epoch, and measures the time of the steps before
-// that. With an average, the model has it from then to the next step.
+// that. With an average, the model has the averages when an epoch ends, so that the callbacks
+// after this one keep them, and its own weights again when the next epoch begins.
 class Validator : public training::Callback {
  public:
   Validator(
@@ -166,7 +170,7 @@ ItemScores scores_of(tessera::SASRec model, int64_t max_length) {
     const at::Tensor lengths =
         histories.row_splits.diff().clamp_max(max_length);
     const at::Tensor splits = torch::constant_pad_nd(lengths.cumsum(0), {1, 0});
-    // The item of each place of the shorter histories.
+    // These are the places of the last items in `histories`.
     const at::Tensor places = torch::arange(splits[-1].item<int64_t>()) +
         (ends - splits.slice(0, 1)).repeat_interleave(lengths);
     const at::Tensor queries = model->queries(
