@@ -68,7 +68,7 @@ ScorerChoice choose_mixture(
     const ItemScores& first,
     const ItemScores& second) {
   std::vector<ScorerVariant> variants;
-  for (const double weight : {0.03, 0.06, 0.12, 0.25, 0.5, 1.0}) {
+  for (const double weight : {0.0, 0.03, 0.06, 0.12, 0.25, 0.5, 1.0}) {
     variants.push_back(
         {.settings = {{"weight", weight}},
          .scores = mixed_scores(first, second, weight)});

@@ -81,7 +81,7 @@ if(NOT count EQUAL 7
    OR error GREATER 0.02
    OR ndcg LESS 0.95
    OR mixture LESS 0.95
-   OR NOT weights EQUAL 6
+   OR NOT weights EQUAL 7
    OR NOT points EQUAL epochs)
   message(FATAL_ERROR "expected that all but popularity find the next item, with tries and a curve, but got ${output}")
 endif()
