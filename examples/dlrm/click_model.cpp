@@ -32,23 +32,28 @@ void ClickModelImpl::reset() {
           .seed = config.seed}));
   const auto features = config.features.flatten();
   const int64_t dim = features.front().table->dim;
-  const auto count = static_cast<int64_t>(features.size()) + 1;
+  auto count = static_cast<int64_t>(features.size());
 
-  std::vector<int64_t> bottom = config.bottom_units;
-  bottom.push_back(dim);
-  normalize_ =
-      register_module("normalise", torch::nn::BatchNorm1d(config.num_dense));
-  bottom_ = register_module(
-      "bottom",
-      tessera::MLP(tessera::MLPOptions{
-          .units = std::move(bottom),
-          .final_activation = tessera::Activation::kRelu}));
-  bottom_->build(tessera::PartialShape{std::nullopt, config.num_dense});
+  int64_t bottom_width = 0;
+  if (config.num_dense > 0) {
+    std::vector<int64_t> bottom = config.bottom_units;
+    bottom.push_back(dim);
+    normalize_ =
+        register_module("normalise", torch::nn::BatchNorm1d(config.num_dense));
+    bottom_ = register_module(
+        "bottom",
+        tessera::MLP(tessera::MLPOptions{
+            .units = std::move(bottom),
+            .final_activation = tessera::Activation::kRelu}));
+    bottom_->build(tessera::PartialShape{std::nullopt, config.num_dense});
+    bottom_width = dim;
+    ++count;
+  }
 
   int64_t width = count * dim;
   if (config.interaction == "dlrm") {
     dots_ = register_module("dots", tessera::DotInteraction());
-    width = dim + count * (count - 1) / 2;
+    width = bottom_width + count * (count - 1) / 2;
   } else {
     crosses_ = register_module(
         "crosses",
@@ -68,18 +73,24 @@ void ClickModelImpl::reset() {
 Tensor ClickModelImpl::forward(
     const tessera::Features& features,
     const Tensor& dense) {
-  // One example has no variance of its own.
-  normalize_->train(is_training() && dense.size(0) > 1);
   std::vector<tessera::Nest<Tensor>> embedded;
-  embedded.emplace_back(bottom_->forward(normalize_->forward(dense)));
+  std::vector<tessera::Nest<Tensor>> interactions;
+  if (!bottom_.is_empty()) {
+    // One example has no variance of its own.
+    normalize_->train(is_training() && dense.size(0) > 1);
+    embedded.emplace_back(bottom_->forward(normalize_->forward(dense)));
+  }
+  if (!dots_.is_empty()) {
+    interactions = embedded;
+  }
   for (const Tensor& activation : embedding_->forward(features).flatten()) {
     embedded.emplace_back(activation);
   }
-  const Tensor bottom = embedded.front().leaf();
   const auto all = tessera::Nest<Tensor>::list(std::move(embedded));
-  const auto interactions = crosses_.is_empty()
-      ? tessera::Nest<Tensor>(bottom, dots_->forward(all))
-      : tessera::Nest<Tensor>(crosses_->forward(all));
-  return top_->forward(interactions).squeeze(1);
+  interactions.emplace_back(
+      dots_.is_empty() ? crosses_->forward(all) : dots_->forward(all));
+  return top_
+      ->forward(tessera::Nest<Tensor>::list(std::move(interactions)))
+      .squeeze(1);
 }
 // end snippet

@@ -17,7 +17,7 @@ struct ClickModelOptions {
   /// How features interact: "dlrm" for dot products of all pairs, or "dcn" for low-rank
   /// crosses (DCN-v2).
   std::string interaction = "dlrm";
-  /// The number of dense inputs per example.
+  /// The number of dense inputs per example. 0: the model has no bottom tower.
   int64_t num_dense = 13;
   /// The sizes of the hidden layers before the interaction, and after it.
   std::vector<int64_t> bottom_units = {64};
@@ -46,7 +46,7 @@ struct ClickModelOptions {
 /// dense inputs to one more embedding, all embeddings interact, and a top tower computes
 /// the logit.
 ///
-/// Shapes:  dense [batch, num_dense]; logits [batch].
+/// Shapes:  dense [batch, num_dense], which may be undefined if num_dense is 0; logits [batch].
 /// Source:  Naumov et al. 2019; Wang et al. 2020.
 class ClickModelImpl
     : public tessera::LayerImpl<ClickModelImpl, ClickModelOptions> {
@@ -67,7 +67,7 @@ class ClickModelImpl
 
  private:
   tessera::TPUEmbedding embedding_{nullptr};
-  torch::nn::BatchNorm1d normalize_{nullptr};
+  torch::nn::BatchNorm1d normalize_{nullptr};  // like bottom_, with dense inputs
   tessera::MLP bottom_{nullptr};
   tessera::DotInteraction dots_{nullptr};  // for "dlrm"
   tessera::MultiLayerDCN crosses_{nullptr};  // for "dcn"

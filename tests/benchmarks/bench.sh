@@ -27,7 +27,8 @@ bench_usage() {
                     --sources     compare the readers of CSV and Parquet files with pyarrow's
                                   (installs about 400 MB)
                     --dataset     time the batches of a dataset in memory
-                    --dlrm        compare DLRM and DCN-v2 with Python's torch (installs about 6 GB)
+                    --dlrm        compare DLRM and DCN-v2 with Python's torch (installs about 6 GB); --size bars
+                                  and mlperf take a DCN-v2 of a published size, in float32 and bfloat16
                     --products    time the matrix products of these models, beside the peak of the cores, at::mm,
                                   OpenBLAS and oneDNN
                     --sasrec      compare SASRec with Python's torch (installs about 6 GB)
@@ -85,7 +86,7 @@ compare() {
 }
 
 run_bench() {
-  local folder=tests/benchmarks choice="${1-}" all=("$@") script=compare_peers.py
+  local folder=tests/benchmarks program choice="${1-}" all=("$@") script=compare_peers.py
   # With a number after it, --threads is an option of the embedding benchmark.
   [[ ! "$*" =~ ^--threads[\ =][0-9] ]] || choice=''
   (($# == 0)) || shift
@@ -101,7 +102,11 @@ run_bench() {
     --growth) compare growth.py charts "$folder/embedding_benchmark" "$@" ;;
     --key-quality) compare key_quality.py charts "$folder/key_quality_benchmark" "$@" ;;
     --sources) compare compare_sources.py charts "$folder/source_benchmark" "$@" ;;
-    --dlrm) compare compare_dlrm.py torch examples/dlrm_criteo "$@" ;;
+    --dlrm)
+      program=examples/dlrm_criteo
+      [[ ! " $* " =~ \ --size[\ =](bars|mlperf)\  ]] || program="$folder/click_step_benchmark"
+      compare compare_dlrm.py torch "$program" "$@"
+      ;;
     --sasrec)
       setup
       once install_movielens

@@ -10,7 +10,8 @@ with the same options. It needs torch and numpy. There are two variants:
          product of matrices instead of two.
 
 With --compile, torch.compile makes the code of the dense layers and the loss. The dot products remain as they are,
-because compiled code selects their elements more slowly. The program stops if compilation fails.
+because compiled code selects their elements more slowly. The program stops if compilation fails. With --precision
+bfloat16, the dense layers run under torch.autocast, and the loss in float32.
 
 Before the clock starts, every variant trains a few batches, among them the last one, whose size may differ. The code
 for both sizes is then compiled. Afterwards all weights and sums of squares get their initial values back.
@@ -18,6 +19,7 @@ for both sizes is then compiled. Afterwards all weights and sums of squares get 
 
 import inspect
 import json
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -63,10 +65,12 @@ class DenseLayers(torch.nn.Module):
 
     def __init__(self, num_tables, num_dense, dots_of, options):
         super().__init__()
-        self.count = num_tables + 1
+        self.count = num_tables + (num_dense > 0)
         self.dots_of = dots_of
-        self.normalise = torch.nn.BatchNorm1d(num_dense)
-        self.bottom = self.tower(num_dense, [64, options.dim])
+        self.has_bottom = num_dense > 0
+        if self.has_bottom:
+            self.normalise = torch.nn.BatchNorm1d(num_dense)
+            self.bottom = self.tower(num_dense, [*options.bottom, options.dim])
         self.is_dlrm = options.model == "dlrm"
         width = self.count * options.dim
         if self.is_dlrm:
@@ -76,15 +80,15 @@ class DenseLayers(torch.nn.Module):
             pair_of[rows, columns] = pair_of[columns, rows] = torch.arange(num_pairs)
             self.register_buffer("pairs", rows * self.count + columns)
             self.register_buffer("pair_of", pair_of.flatten())
-            width = options.dim + num_pairs
+            width = options.dim * self.has_bottom + num_pairs
         else:
-            shapes = [(width, 32), (32, width), (width,)] * 3
+            shapes = [(width, options.rank), (options.rank, width), (width,)] * 3
             self.crosses = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(shape)) for shape in shapes)
             for kernel in self.crosses:
                 if kernel.dim() == 2:
                     torch.nn.init.trunc_normal_(kernel, std=0.05, a=-0.1, b=0.1)
-        self.top = self.tower(width, [64, 32])
-        self.top.append(torch.nn.Linear(32, 1))
+        self.top = self.tower(width, options.top)
+        self.top.append(torch.nn.Linear(options.top[-1], 1))
 
     @staticmethod
     def tower(inputs, units):
@@ -96,11 +100,11 @@ class DenseLayers(torch.nn.Module):
 
     def forward(self, embedded, numbers):
         """Returns logits [batch]. `embedded` is a list of tensors [batch, dim], or of one that holds all of them."""
-        bottom = self.bottom(self.normalise(numbers))
-        first = torch.cat([bottom, *embedded], 1)
+        bottom = [self.bottom(self.normalise(numbers))] if self.has_bottom else []
+        first = torch.cat([*bottom, *embedded], 1)
         if self.is_dlrm:
             dots = self.dots_of(first.view(len(first), self.count, -1), self.pairs, self.pair_of)
-            interactions = torch.cat([bottom, dots], 1)
+            interactions = torch.cat([*bottom, dots], 1)
         else:
             interactions = first
             for i in range(0, len(self.crosses), 3):
@@ -210,7 +214,9 @@ VARIANTS = {"plain": Plain, "tuned": Tuned}
 
 def make_loss(dense, options):
     def loss(embedded, numbers, labels):
-        return functional.binary_cross_entropy_with_logits(dense(embedded, numbers), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bfloat16"):
+            logits = dense(embedded, numbers)
+        return functional.binary_cross_entropy_with_logits(logits.float(), labels)
 
     # Not dynamic: code for a fixed size is faster, and there are only two sizes.
     return torch.compile(loss, dynamic=False) if options.compile else loss
@@ -248,6 +254,10 @@ def main():
     parser.add_argument("--variant", choices=VARIANTS, default="plain", help="how the model is written, see above")
     parser.add_argument("--compile", action="store_true", help="torch.compile for the dense layers and the loss")
     parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--bottom", type=int, nargs="+", default=[64], help="hidden units before the interaction")
+    parser.add_argument("--top", type=int, nargs="+", default=[64, 32], help="hidden units after the interaction")
+    parser.add_argument("--rank", type=int, default=32, help="of the crosses")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="of products")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--learning-rate", type=float, default=0.1, help="of the tables")
@@ -284,10 +294,13 @@ def main():
     if options.compile:
         torch.compiler.set_stance("fail_on_recompile")  # the time must not include a compilation
     examples = 0
+    step_seconds = []
     begin = time.perf_counter()
     for _ in range(options.epochs):
         for ids, numbers, labels in train:
+            step_begin = time.perf_counter()
             model.step(ids, numbers, labels)
+            step_seconds.append(time.perf_counter() - step_begin)
             examples += len(labels)
     seconds = time.perf_counter() - begin
 
@@ -304,6 +317,7 @@ def main():
                 "examples": examples,
                 "seconds": seconds,
                 "examples_per_second": examples / seconds,
+                "ms": 1e3 * statistics.median(step_seconds),
                 "threads": torch.get_num_threads(),
                 "torch": torch.__version__,
                 "isa": torch.backends.cpu.get_cpu_capability().lower(),
