@@ -3,6 +3,7 @@
 
 #include "layers/dense/matrix.h"
 #include "layers/dense/row_blocks.h"
+#include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 
 #include <ATen/TensorOperators.h>
@@ -51,12 +52,19 @@ std::vector<LowRankCross> unflatten(at::TensorList parameters) {
   return layers;
 }
 
-RowBlocks blocks_of(int64_t rows, int64_t dim) {
+RowBlocks blocks_of(int64_t rows, const std::vector<LowRankCross>& layers) {
   constexpr int64_t kBytes = int64_t{320} * 1024;
-  const int64_t row_bytes = dim * int64_t{sizeof(float)};
+  const int64_t row_bytes = layers[0].u.size(0) * int64_t{sizeof(float)};
   const int64_t tiles =
       std::max<int64_t>(kBytes / row_bytes / RowBlocks::kTile, 1);
-  return {rows, tiles * RowBlocks::kTile, row_bytes};
+  const RowBlocks blocks(rows, tiles * RowBlocks::kTile, row_bytes);
+  // With a larger rank, the gradients of the weights of each block would take more memory
+  // than the block's activations.
+  const bool is_wide =
+      std::any_of(layers.begin(), layers.end(), [&](const LowRankCross& layer) {
+        return layer.u.size(1) > blocks.size();
+      });
+  return is_wide ? RowBlocks::whole(rows, row_bytes) : blocks;
 }
 
 // The backward pass computes a block in parts of this many rows. It reads and writes the
@@ -145,7 +153,7 @@ at::Tensor compute(
   const MutableMatrix joined =
       parts.size() > 1 ? mutable_matrix_of(x0) : MutableMatrix();
   const MutableMatrix out = mutable_matrix_of(result);
-  const RowBlocks blocks = blocks_of(rows, dim).divided_for_threads();
+  const RowBlocks blocks = blocks_of(rows, layers).divided_for_threads();
   blocks.for_each([&](int64_t block) {
     if (parts.size() > 1) {
       int64_t column = 0;
@@ -211,7 +219,7 @@ class CrossGradients {
       at::TensorList saved,
       const at::Tensor& gradient,
       bool is_training)
-      : blocks_(blocks_of(x0.size(0), x0.size(1))),
+      : blocks_(blocks_of(x0.size(0), layers)),
         x0_(matrix_of(x0)),
         gradient_(matrix_of(gradient)),
         has_bias_(layers[0].bias.defined()),
@@ -240,7 +248,9 @@ class CrossGradients {
     const int64_t dim = x0_.columns;
     const at::Tensor x0_gradient = empty_in_step_memory({x0_.rows, dim});
     const MutableMatrix out = mutable_matrix_of(x0_gradient);
-    const int64_t size = std::min(part_rows_of(dim), blocks_.size());
+    const int64_t size = blocks_.is_whole()
+        ? blocks_.size()
+        : std::min(part_rows_of(dim), blocks_.size());
     blocks_.for_each([&](int64_t block) {
       const at::Tensor memory =
           empty_in_step_memory({size * (2 * dim + rank_)});
@@ -332,17 +342,32 @@ class CrossGradients {
       const Part& part,
       const float* gradient,
       float* x) const {
-    active_dense_kernels().cross_gradient(
-        {.rows = part.rows,
-         .dim = x0_.columns,
-         .x0 = x0_.row_range(part.row, part.rows).data,
-         .factor = layers_[i - 1].factor.row_range(part.row, part.rows).data,
-         .gradient = gradient,
-         .adds = i < layers_.size(),
-         .x0_gradient = part.x0_gradient.data,
-         .factor_gradient = part.factor_gradient.data,
-         .x = x,
-         .bias_gradient = sum_of_bias(i - 1, part.block)});
+    // With one block, each task has some of its rows, and none has the sum over the rows.
+    float* const bias = sum_of_bias(i - 1, part.block);
+    const int64_t size = blocks_.is_whole() ? RowBlocks::kTile : part.rows;
+    const int64_t dim = x0_.columns;
+    run_tasks(
+        (part.rows + size - 1) / size,
+        4 * part.rows * dim * int64_t{sizeof(float)},
+        [&](int64_t task) {
+          const int64_t row = task * size;
+          active_dense_kernels().cross_gradient(
+              {.rows = std::min(size, part.rows - row),
+               .dim = dim,
+               .x0 = x0_.row_range(part.row + row, size).data,
+               .factor =
+                   layers_[i - 1].factor.row_range(part.row + row, size).data,
+               .gradient = gradient + row * dim,
+               .adds = i < layers_.size(),
+               .x0_gradient = part.x0_gradient.row_range(row, size).data,
+               .factor_gradient =
+                   part.factor_gradient.row_range(row, size).data,
+               .x = x == nullptr ? nullptr : x + row * dim,
+               .bias_gradient = blocks_.is_whole() ? nullptr : bias});
+        });
+    if (blocks_.is_whole() && bias != nullptr) {
+      sum_rows(part.factor_gradient, matrix_in(bias, 1, dim));
+    }
   }
 
   // Replaces the gradient of factor_{i+1} in `part` by the gradient of factor_i, and adds
@@ -472,17 +497,16 @@ bool has_low_rank_crosses(
   const auto fits = [](const at::Tensor& tensor, at::IntArrayRef shape) {
     return is_plain_float32(tensor) && tensor.sizes() == shape;
   };
-  const RowBlocks blocks =
-      blocks_of(inputs[0].numel() / inputs[0].size(-1), dim);
-  bool has_all = blocks.suffice_for_threads();
+  bool has_all = true;
   for (const LowRankCross& layer : layers) {
     const int64_t rank = layer.u.size(-1);
-    has_all = has_all && rank <= blocks.size() && fits(layer.u, {dim, rank}) &&
+    has_all = has_all && fits(layer.u, {dim, rank}) &&
         fits(layer.v, {rank, dim}) &&
         layer.bias.defined() == layers[0].bias.defined() &&
         (!layer.bias.defined() || fits(layer.bias, {dim}));
   }
-  return has_all;
+  return has_all &&
+      blocks_of(inputs[0].numel() / inputs[0].size(-1), layers).are_faster();
 }
 
 at::Tensor low_rank_crosses(

@@ -14,10 +14,8 @@ struct LowRankCross {
   at::Tensor bias;  // [dim], in all layers or in none
 };
 
-/// Returns whether low_rank_crosses() may be called. It needs float32 on the CPU, no trace,
-/// enough blocks of rows (RowBlocks::suffice_for_threads()), and a small rank. With a larger
-/// rank, the blocks' gradients of the weights would take more memory than what LibTorch's
-/// operators keep for the rows.
+/// Returns whether low_rank_crosses() may be called. It needs float32 on the CPU, no trace, no
+/// autocast, and blocks of rows that are faster than LibTorch's operators.
 bool has_low_rank_crosses(
     const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers);
@@ -31,7 +29,7 @@ bool has_low_rank_crosses(
 ///   factor_0 = 0,  factor_{i+1} = factor_i + x_i u_i v_i + bias_i
 ///
 /// One thread computes all layers for some rows at a time, forward and backward, so that it
-/// reads most of them from its caches.
+/// reads most of them from its caches. With a large rank, all threads share each product.
 /// Shapes:  inputs [batch, ..., n_i]; the result [batch, ..., dim], and dim is the sum of n_i.
 at::Tensor low_rank_crosses(
     const std::vector<at::Tensor>& inputs,

@@ -2,9 +2,11 @@
 #include "layers/dense/matrix.h"
 
 #include "src/common/active_kernels.h"
+#include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 #include "src/kernels/targets.h"
 
+#include <algorithm>
 #include <type_traits>
 
 namespace tessera {
@@ -90,7 +92,60 @@ void multiply(
   args.b_stride = b.row_stride;
   args.out = out.data;
   args.out_stride = out.row_stride;
-  active_dense_kernels().product(args);
+  // A part of `a` with this many rows stays in the second-level cache. Tiles have 12 or 6
+  // rows. The parts change no bit of the result.
+  constexpr int64_t kRows = 240;
+  constexpr int64_t kColumns = 256;
+  constexpr int64_t kFewProducts = int64_t{1} << 20;
+  if (args.rows * args.columns * args.depth < kFewProducts) {
+    active_dense_kernels().product(args);
+    return;
+  }
+  const int64_t across = (args.columns + kColumns - 1) / kColumns;
+  const int64_t down = (args.rows + kRows - 1) / kRows;
+  const int64_t bytes = (args.rows + args.columns) * args.depth *
+      static_cast<int64_t>(sizeof(float));
+  run_tasks(across * down, bytes, [&](int64_t task) {
+    const int64_t row = task / across * kRows;
+    const int64_t column = task % across * kColumns;
+    const auto move = [&](auto& pointer, int64_t stride) {
+      if (pointer != nullptr) {
+        pointer += row * stride + column;
+      }
+    };
+    kernels::ProductArgs part = args;
+    part.rows = std::min(kRows, args.rows - row);
+    part.columns = std::min(kColumns, args.columns - column);
+    part.a += row * args.a_row_stride;
+    part.b += column;
+    move(part.out, args.out_stride);
+    move(part.bias, 0);
+    move(part.added, args.out_stride);
+    move(part.relu_output, args.relu_output_stride);
+    move(part.x0, args.out_stride);
+    move(part.crossed, args.out_stride);
+    active_dense_kernels().product(part);
+  });
+}
+
+void sum_rows(const ConstMatrix& matrix, const MutableMatrix& out) {
+  constexpr float kOne = 1.0F;
+  const ConstMatrix ones{
+      .data = &kOne,
+      .rows = 1,
+      .columns = matrix.rows,
+      .row_stride = 0,
+      .column_stride = 0};
+  multiply(ones, matrix, out);
+}
+
+bool has_fast_library_products() {
+#if defined(__x86_64__)
+  static const bool is_intel = __builtin_cpu_is("intel") != 0;
+  return is_intel && active_dense_kernels().isa == "avx512";
+#else
+  return false;
+#endif
 }
 
 }  // namespace tessera

@@ -60,13 +60,20 @@ inline MutableMatrix matrix_in(float* memory, int64_t rows, int64_t columns) {
   return {memory, rows, columns, columns};
 }
 
-/// Computes out = a b on the calling thread. The other fields of `args` have the meaning
-/// that they have in kernels::ProductArgs. The elements of a row of b or of out must be
-/// adjacent.
+/// Computes out = a b, a large one on all threads. A task computes it on its own thread. The
+/// other fields of `args` have the meaning that they have in kernels::ProductArgs. The
+/// elements of a row of b or of out must be adjacent.
 void multiply(
     ConstMatrix a,
     ConstMatrix b,
     MutableMatrix out,
     kernels::ProductArgs args = {});
+
+/// Sets `out` [1, columns] to the sum of the rows of a matrix.
+void sum_rows(const ConstMatrix& matrix, const MutableMatrix& out);
+
+/// Whether LibTorch's products of large float32 matrices are faster than multiply(). MKL
+/// uses AVX-512 only on processors of Intel.
+bool has_fast_library_products();
 
 }  // namespace tessera

@@ -102,6 +102,10 @@ RowBlocks blocks_of(int64_t rows, const std::vector<DenseLayer>& layers) {
   // Each block has its own gradients of the weights. With fewer rows, these gradients would
   // take more memory than the block's activations.
   const int64_t worthwhile = weights / columns;
+  constexpr int64_t kTooManyRows = 512;
+  if (worthwhile >= kTooManyRows) {
+    return RowBlocks::whole(rows, columns * int64_t{sizeof(float)});
+  }
   const uint64_t size = std::max(
       std::bit_floor(static_cast<uint64_t>(in_cache)),
       std::bit_ceil(static_cast<uint64_t>(worthwhile)));
@@ -261,18 +265,6 @@ void relu_gradient(
       out.data[r * out.row_stride + c] = is_zero ? 0.0F : value;
     }
   }
-}
-
-// Sets `out` to the sum of the rows of a matrix.
-void sum_rows(const ConstMatrix& matrix, const MutableMatrix& out) {
-  constexpr float kOne = 1.0F;
-  const ConstMatrix ones{
-      .data = &kOne,
-      .rows = 1,
-      .columns = matrix.rows,
-      .row_stride = 0,
-      .column_stride = 0};
-  multiply(ones, matrix, out);
 }
 
 // Computes the gradients of all layers for blocks of rows.
@@ -481,7 +473,7 @@ bool has_mlp_blocks(
     }
   }
   const int64_t rows = inputs[0].numel() / inputs[0].size(-1);
-  return blocks_of(rows, layers).suffice_for_threads();
+  return blocks_of(rows, layers).are_faster();
 }
 
 at::Tensor mlp_blocks(

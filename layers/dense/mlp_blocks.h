@@ -15,7 +15,7 @@ struct DenseLayer {
 };
 
 /// Returns whether mlp_blocks() may be called. It needs float32 on the CPU, no trace, no autocast,
-/// and enough blocks of rows (RowBlocks::suffice_for_threads()).
+/// and blocks of rows that are faster than LibTorch's operators.
 bool has_mlp_blocks(
     const std::vector<at::Tensor>& inputs,
     const std::vector<DenseLayer>& layers);
@@ -24,8 +24,8 @@ bool has_mlp_blocks(
 /// consists of the inputs, joined along the last axis.
 ///
 /// One thread computes all layers for a block of rows, forward and backward, while the
-/// block is in its cache. The result and the gradients do not depend on the number of
-/// threads.
+/// block is in its cache. With large weights, all threads share each product. The result and
+/// the gradients do not depend on the number of threads.
 /// Shapes:  inputs [batch, ..., n] with the same batch dimensions; the result
 ///          [batch, ..., out].
 at::Tensor mlp_blocks(

@@ -27,7 +27,10 @@ RowBlocks RowBlocks::divided_for_threads() const {
       row_bytes_};
 }
 
-bool RowBlocks::suffice_for_threads() const {
+bool RowBlocks::are_faster() const {
+  if (is_whole_) {
+    return !has_fast_library_products();
+  }
   constexpr int64_t kManyBlocks = 8;
   const int64_t threads = thread_count();
   return count() >= threads ||
@@ -71,7 +74,8 @@ void PartialGradients::set_sums(std::vector<at::Tensor>& gradients) const {
     return;
   }
   // One sum for all parameters starts the threads once.
-  const at::Tensor sum = values_.sum(0);
+  const at::Tensor sum =
+      values_.size(0) == 1 ? values_.select(0, 0) : values_.sum(0);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].is_needed) {
       const std::vector<int64_t>& shape = parts_[i].shape;

@@ -2,13 +2,16 @@
 #include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/layer_json.h>
 
+#include "layers/dense/matrix.h"
 #include "layers/dense/mlp_blocks.h"
 #include "tests/layers/autocast.h"
 #include "tests/test_util.h"
 
 namespace tessera::test::mlp_test {
 
-// The layer needs enough blocks of rows for the threads, and a small batch is one block.
+// The layer needs enough blocks of rows for the threads, and a small batch is one block. With
+// larger weights than these, all rows are one block, whose products use all threads.
+constexpr int64_t kLargeWeights = 500'000;
 
 Nest<at::Tensor> list_of(const std::vector<at::Tensor>& tensors) {
   return Nest<at::Tensor>::list({tensors.begin(), tensors.end()});
@@ -39,7 +42,10 @@ at::Tensor by_blocks(MLP& layer, const std::vector<at::Tensor>& inputs) {
          .bias = linear->bias,
          .has_relu = activation == Activation::kRelu});
   }
-  EXPECT_TRUE(has_mlp_blocks(inputs, layers));
+  const bool is_large = layers[0].weight.numel() > kLargeWeights;
+  EXPECT_EQ(
+      has_mlp_blocks(inputs, layers),
+      !is_large || !has_fast_library_products());
   return mlp_blocks(inputs, layers);
 }
 
@@ -147,21 +153,45 @@ TEST(MLPTest, MatchesPlainOperatorsInDoubles) {
   }
 }
 
+TEST(MLPTest, LargeProductsMatchDoubles) {
+  const Threads two(2);
+  for (const bool use_bias : {false, true}) {
+    for (const int64_t rows : {1, 77, 500}) {
+      SCOPED_TRACE(rows);
+      MLP layer(MLPOptions{
+          .units = {1030, 1100},
+          .final_activation = Activation::kRelu,
+          .use_bias = use_bias});
+      const auto inputs = random_inputs(rows, {3, 1100});
+      const at::Tensor result = by_blocks(layer, inputs);
+      const auto inputs64 = doubles_of(inputs);
+      const auto parameters64 = doubles_of(layer->parameters());
+      expect_like_doubles(
+          result_and_gradients(result, joined(inputs, layer->parameters())),
+          result_and_gradients(
+              plain(layer, inputs64, parameters64),
+              joined(inputs64, parameters64)));
+    }
+  }
+}
+
 TEST(MLPTest, TheNumberOfThreadsDoesNotChangeABit) {
-  MLP layer(MLPOptions{.units = {64, 32, 1}});
-  const auto inputs = random_inputs(1000, {16, 780});
-  by_blocks(layer, inputs);
-  const auto run = [&](int threads) {
-    const Threads guard(threads);
-    EXPECT_TRUE(has_blocks(layer, inputs));
-    return result_and_gradients(
-        by_blocks(layer, inputs), joined(inputs, layer->parameters()));
-  };
-  const auto expected = run(1);
-  for (const int threads : {2, 3, 16}) {
-    const auto results = run(threads);
-    for (size_t i = 0; i < results.size(); ++i) {
-      EXPECT_TENSOR_EQ(results[i], expected[i]) << threads << " " << i;
+  const std::vector<int64_t> kUnits[] = {{64, 32, 1}, {1100, 1030}};
+  for (const std::vector<int64_t>& units : kUnits) {
+    MLP layer(MLPOptions{.units = units});
+    const auto inputs = random_inputs(1000, {16, 780});
+    by_blocks(layer, inputs);
+    const auto run = [&](int threads) {
+      const Threads guard(threads);
+      return result_and_gradients(
+          by_blocks(layer, inputs), joined(inputs, layer->parameters()));
+    };
+    const auto expected = run(1);
+    for (const int threads : {2, 3, 16}) {
+      const auto results = run(threads);
+      for (size_t i = 0; i < results.size(); ++i) {
+        EXPECT_TENSOR_EQ(results[i], expected[i]) << threads << " " << i;
+      }
     }
   }
 }

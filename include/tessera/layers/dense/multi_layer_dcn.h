@@ -49,7 +49,7 @@ struct MultiLayerDCNOptions {
 /// In float32 on the CPU, one thread computes all layers for a block of rows. This needs
 /// at least as many blocks as threads, or at least 8 blocks and half as many blocks as
 /// threads. With fewer blocks, LibTorch's operators compute the result, and its last bits
-/// differ.
+/// differ. Large ranks are computed as MLP computes large layers.
 ///
 /// Parameters:  those of Cross, as `cross_0.kernel_u`, `cross_0.kernel_v`,
 ///          `cross_0.bias`, `cross_1.kernel_u`, ...
