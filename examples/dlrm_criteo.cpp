@@ -62,6 +62,11 @@ optim::OptimizerSpec dense_optimizer(const Options& options) {
       .initial_accumulator_value = kInitialAccumulator};
 }
 
+tessera::Precision precision_of(const Options& options) {
+  return options.precision == "bfloat16" ? tessera::Precision::kBFloat16
+                                         : tessera::Precision::kFloat32;
+}
+
 ClickModelOptions model_options(
     const FeaturePipeline& pipeline,
     const Options& options) {
@@ -156,8 +161,9 @@ training::History train(
   // The tables update themselves in the backward pass.
   const auto optimizer =
       optim::make_optimizer(dense_optimizer(options), model->parameters());
-  const auto step =
-      training::make_train_step(*optimizer, [&](const Batch& batch) {
+  const auto step = training::make_train_step(
+      *optimizer,
+      [&](const Batch& batch) {
         const Tensor logits =
             model->forward(batch.inputs.features, batch.inputs.dense);
         return training::StepResult{
@@ -165,7 +171,8 @@ training::History train(
                 torch::binary_cross_entropy_with_logits(logits, batch.labels),
             .predictions = logits,
             .labels = batch.labels};
-      });
+      },
+      {.precision = precision_of(options)});
   const auto open = [&] { return Clicks(options.data, pipeline, options); };
   const auto pass = options.in_memory
       ? training::make_pass(read_all(open()), step)
@@ -210,13 +217,16 @@ training::Predictions evaluate(
     Report& report) {
   model->eval();
   Clicks clicks(options.test, pipeline, options);
-  training::Predictions found =
-      training::predict(*training::make_pass(clicks, [&](const Batch& batch) {
-        return training::StepResult{
-            .predictions =
-                model->forward(batch.inputs.features, batch.inputs.dense),
-            .labels = batch.labels};
-      }));
+  training::Predictions found = training::predict(
+      *training::make_pass(
+          clicks,
+          [&](const Batch& batch) {
+            return training::StepResult{
+                .predictions =
+                    model->forward(batch.inputs.features, batch.inputs.dense),
+                .labels = batch.labels};
+          }),
+      precision_of(options));
   report_skipped(clicks.report());
   training::AUC auc;
   auc.update(found.predictions, found.labels);

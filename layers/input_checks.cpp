@@ -4,6 +4,7 @@
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 
@@ -61,6 +62,12 @@ void check_floating(
       input.scalar_type());
 }
 
+bool has_autocast(const at::Tensor& tensor) {
+  const at::DeviceType device = tensor.device().type();
+  return at::autocast::is_autocast_available(device) &&
+      at::autocast::is_autocast_enabled(device);
+}
+
 void check_fits(
     const at::Tensor& input,
     const at::Tensor& kernel,
@@ -72,7 +79,7 @@ void check_fits(
       kernel.size(0),
       input.sizes());
   TESSERA_CHECK_TYPE(
-      input.scalar_type() == kernel.scalar_type(),
+      input.scalar_type() == kernel.scalar_type() || has_autocast(input),
       "[{}] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
       class_name,
       kernel.scalar_type(),

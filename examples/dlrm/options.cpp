@@ -100,6 +100,12 @@ void add_training(CLI::App& app, Options& options) {
          "learning rate of dense weights")
       ->check(rate_problem)
       ->capture_default_str();
+  app.add_option(
+         "--precision",
+         options.precision,
+         "of the products of dense layers and of the activations between them")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
   add_seed(app, options.seed, "seed of the initial values");
   app.add_flag(
       "--in-memory",
@@ -168,6 +174,7 @@ tessera::Json training_options(const Options& options) {
       {"optimizer", options.optimizer},
       {"learning-rate", options.learning_rate},
       {"dense-learning-rate", options.dense_learning_rate},
+      {"precision", options.precision},
       {"seed", options.seed},
       {"malformed", options.malformed},
       {"data", with_sizes(options.data)},

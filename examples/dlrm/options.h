@@ -27,6 +27,7 @@ struct Options {
   std::string optimizer = "adagrad";
   double learning_rate = 0.1;  // for tables
   double dense_learning_rate = 0.03;
+  std::string precision = "float32";
   int64_t seed = 0;
   std::string malformed = "error";
   std::optional<int64_t> max_malformed = {};

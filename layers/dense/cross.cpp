@@ -7,14 +7,40 @@
 #include "layers/initial_parameter.h"
 #include "src/common/check.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/linear.h>
 #include <c10/util/StringUtil.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <utility>
 
 namespace tessera {
+
+namespace {
+
+// x + x0 * product. The gradient of at::addcmul() has two more products of this size, because
+// it multiplies by its factor 1.
+struct AddedProduct : torch::autograd::Function<AddedProduct> {
+  static at::Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const at::Tensor& x,
+      const at::Tensor& x0,
+      const at::Tensor& product) {
+    context->save_for_backward({x0, product});
+    return at::addcmul(x, x0, product);
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    return {gradients[0], gradients[0] * saved[1], gradients[0] * saved[0]};
+  }
+};
+
+}  // namespace
 
 CrossImpl::CrossImpl(CrossOptions options) : LayerImpl(std::move(options)) {
   const CrossOptions& checked = this->options();
@@ -76,8 +102,8 @@ void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
 at::Tensor CrossImpl::forward(
     const Nest<at::Tensor>& inputs,
     const at::Tensor& given_x) {
-  const std::vector<at::Tensor> parts = checked_inputs(
-      inputs, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast);
+  const std::vector<at::Tensor> parts =
+      checked_inputs(inputs, kClassName, joined_shape);
   const at::Tensor x0 = joined(parts);
   const at::Tensor& x = given_x.defined() ? given_x : x0;
   check_floating(x, "x", kClassName);
@@ -106,7 +132,7 @@ at::Tensor CrossImpl::forward(
   if (options().diag_scale != 0.0) {
     product = product.add(x, options().diag_scale);
   }
-  return at::addcmul(x, x0, product);
+  return AddedProduct::apply(x, x0, product);
 }
 
 }  // namespace tessera

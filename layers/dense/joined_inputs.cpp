@@ -6,7 +6,6 @@
 
 #include "src/common/check.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
@@ -154,17 +153,10 @@ int64_t joined_width(
   return width;
 }
 
-bool has_autocast(const at::Tensor& tensor) {
-  const at::DeviceType device = tensor.device().type();
-  return at::autocast::is_autocast_available(device) &&
-      at::autocast::is_autocast_enabled(device);
-}
-
 std::vector<at::Tensor> checked_inputs(
     const Nest<at::Tensor>& inputs,
     const std::string& class_name,
-    PartialShape (*shape_of)(const Nest<PartialShape>&, const std::string&),
-    MixedDtypes mixed) {
+    PartialShape (*shape_of)(const Nest<PartialShape>&, const std::string&)) {
   std::vector<at::Tensor> tensors;
   std::vector<PartialShape> shapes;
   inputs.for_each([&](const std::string& path, const at::Tensor& leaf) {
@@ -177,8 +169,7 @@ std::vector<at::Tensor> checked_inputs(
     tensors.push_back(is_frozen ? leaf.clone() : leaf);  // for backward
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     TESSERA_CHECK_TYPE(
-        leaf.scalar_type() == tensors[0].scalar_type() ||
-            (mixed == MixedDtypes::kAllowedByAutocast && has_autocast(leaf)),
+        leaf.scalar_type() == tensors[0].scalar_type() || has_autocast(leaf),
         "[{}] all inputs must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
         input_name(path, class_name),
         leaf.scalar_type(),
@@ -292,8 +283,17 @@ PartialShape shape_of_features(
 std::vector<at::Tensor> checked_features(
     const Nest<at::Tensor>& features,
     const std::string& class_name) {
-  return checked_inputs(
-      features, class_name, shape_of_features, MixedDtypes::kRefused);
+  std::vector<at::Tensor> leaves =
+      checked_inputs(features, class_name, shape_of_features);
+  // Under autocast, a layer before may have returned bfloat16, and tables return float32.
+  at::ScalarType dtype = leaves[0].scalar_type();
+  for (const at::Tensor& leaf : leaves) {
+    dtype = at::promote_types(dtype, leaf.scalar_type());
+  }
+  for (at::Tensor& leaf : leaves) {
+    leaf = leaf.to(dtype);
+  }
+  return leaves;
 }
 
 at::Tensor joined_features(at::TensorList leaves) {

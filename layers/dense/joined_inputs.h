@@ -44,20 +44,16 @@ int64_t joined_width(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);
 
-/// Says whether inputs may have different dtypes.
-enum class MixedDtypes { kRefused, kAllowedByAutocast };
-
 /// Checks the inputs with `shape_of`, such as joined_shape(), and returns them. If
 /// gradients are enabled, a tensor of inference mode is copied, so that it can be saved for
 /// the backward pass.
 /// Errors:  those of `shape_of`; c10::ValueError for an undefined tensor; c10::TypeError
 ///          for tensors that are not dense or not of a floating-point type, and for
-///          different dtypes that `mixed` refuses.
+///          different dtypes without autocast.
 std::vector<at::Tensor> checked_inputs(
     const Nest<at::Tensor>& inputs,
     const std::string& class_name,
-    PartialShape (*shape_of)(const Nest<PartialShape>&, const std::string&),
-    MixedDtypes mixed);
+    PartialShape (*shape_of)(const Nest<PartialShape>&, const std::string&));
 
 /// Checks that the inputs have as many columns as a layer was built for.
 /// Errors:  c10::ValueError, which begins with `class_name`.
@@ -65,9 +61,6 @@ void check_columns(
     const std::vector<at::Tensor>& inputs,
     int64_t columns,
     const std::string& class_name);
-
-/// Returns whether autocast chooses the dtype of operators on this tensor.
-bool has_autocast(const at::Tensor& tensor);
 
 /// Returns whether the batch sizes of the tensors differ.
 bool differ_in_batch(const std::vector<at::Tensor>& tensors);
@@ -106,9 +99,8 @@ PartialShape shape_of_features(
 
 /// Checks the leaves with shape_of_features() and returns them. If gradients are enabled,
 /// a tensor of inference mode is copied, so that it can be saved for the backward pass.
-/// Errors:  those of shape_of_features(); c10::ValueError for an undefined tensor;
-///          c10::TypeError for different dtypes, and for tensors that are not dense or not
-///          of a floating-point type.
+/// Different dtypes under autocast are promoted.
+/// Errors:  those of shape_of_features() and checked_inputs().
 std::vector<at::Tensor> checked_features(
     const Nest<at::Tensor>& features,
     const std::string& class_name);

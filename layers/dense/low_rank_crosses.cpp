@@ -7,6 +7,7 @@
 #include "src/common/step_memory.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/cat.h>
@@ -484,7 +485,8 @@ struct Crosses : torch::autograd::Function<Crosses> {
 bool has_low_rank_crosses(
     const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers) {
-  if (inputs.empty() || layers.empty() || torch::jit::tracer::isTracing()) {
+  if (inputs.empty() || layers.empty() || torch::jit::tracer::isTracing() ||
+      at::autocast::is_autocast_enabled(at::kCPU)) {
     return false;
   }
   int64_t dim = 0;

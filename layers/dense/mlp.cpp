@@ -8,6 +8,8 @@
 #include "layers/initial_parameter.h"
 #include "src/common/check.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -73,8 +75,8 @@ Activation MLPImpl::activation_of(size_t layer) const {
 }
 
 at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
-  std::vector<at::Tensor> tensors = checked_inputs(
-      inputs, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast);
+  std::vector<at::Tensor> tensors =
+      checked_inputs(inputs, kClassName, joined_shape);
   build_on_first_call(inputs);
   const at::Tensor& weight = layers_[0]->weight;
   check_columns(tensors, weight.size(1), kClassName);
@@ -116,7 +118,17 @@ std::vector<DenseLayer> MLPImpl::dense_layers(
 at::Tensor MLPImpl::forward_by_operators(const JoinedProduct& first) {
   at::Tensor x = compute(first);
   for (size_t i = 1; i < layers_.size(); ++i) {
-    x = layers_[i]->forward(activate(activation_of(i - 1), x));
+    x = activate(activation_of(i - 1), x);
+    // A few logits are not worth a rounding, which would make many of them equal.
+    constexpr int64_t kFewUnits = 16;
+    if (i + 1 == layers_.size() && has_autocast(x) &&
+        options().units.back() <= kFewUnits) {
+      const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+          c10::autocast_dispatch_keyset);
+      x = layers_[i]->forward(x.to(layers_[i]->weight.scalar_type()));
+    } else {
+      x = layers_[i]->forward(x);
+    }
   }
   return activate(activation_of(layers_.size() - 1), x);
 }

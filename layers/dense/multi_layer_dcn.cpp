@@ -7,6 +7,8 @@
 #include "layers/dense/low_rank_crosses.h"
 #include "src/common/check.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -87,8 +89,8 @@ void MultiLayerDCNImpl::make_parameters(
 }
 
 at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
-  std::vector<at::Tensor> inputs = with_equal_batches(checked_inputs(
-      x0, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast));
+  std::vector<at::Tensor> inputs =
+      with_equal_batches(checked_inputs(x0, kClassName, joined_shape));
   const bool is_mixed =
       std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
         return input.scalar_type() != inputs[0].scalar_type();
@@ -107,7 +109,11 @@ at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
   if (has_low_rank_crosses(inputs, crosses)) {
     return low_rank_crosses(inputs, crosses);
   }
-  const at::Tensor all = joined(inputs);
+  at::Tensor all = joined(inputs);
+  if (has_autocast(all)) {
+    // Otherwise, each product would convert x, and each cross would compute in float32.
+    all = all.to(at::autocast::get_autocast_dtype(all.device().type()));
+  }
   at::Tensor x = all;
   for (Cross& layer : layers_) {
     x = layer->forward(all, x);

@@ -3,7 +3,6 @@
 // JSON report. dlrm_torch.py trains the same model in Python on the same arrays.
 #include "examples/dlrm/click_model.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 
 #include "tests/benchmarks/torch_benchmark.h"
@@ -40,9 +39,8 @@ struct Options : BenchmarkOptions {
   double& learning_rate = real("--learning-rate", 0.1, "of the tables");
   double& dense_learning_rate =
       real("--dense-learning-rate", 0.03, "of all other weights");
-  bool& profile = flag(
-      "--profile",
-      "print the time of each operator to standard error");
+  bool& profile =
+      flag("--profile", "print the time of each operator to standard error");
   int64_t& seed =
       integer("--seed", 0, "of the initial values", up_to(1 << 30, 0));
 };
@@ -199,19 +197,19 @@ void run(const Options& options) {
           .learning_rate = options.dense_learning_rate,
           .initial_accumulator_value = kInitialAccumulator},
       model->parameters());
-  const bool is_mixed = options.precision == "bfloat16";
+  const auto precision = options.precision == "bfloat16"
+      ? tessera::Precision::kBFloat16
+      : tessera::Precision::kFloat32;
   const auto logits_of = [&](const Batch& batch) {
-    at::autocast::set_autocast_enabled(at::kCPU, is_mixed);
-    const Tensor logits = model->forward(batch.features, batch.dense);
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    at::autocast::clear_cache();
-    return logits.to(at::kFloat);
+    return model->forward(batch.features, batch.dense);
   };
-  auto step =
-      tessera::training::make_train_step(*optimizer, [&](const Batch& batch) {
+  auto step = tessera::training::make_train_step(
+      *optimizer,
+      [&](const Batch& batch) {
         return at::binary_cross_entropy_with_logits(
             logits_of(batch), batch.labels);
-      });
+      },
+      {.precision = precision});
   std::vector<double> step_ms;
   std::unique_ptr<OperatorTimes> times;
   for (size_t i = 0; i < batches.size(); ++i) {
@@ -232,6 +230,7 @@ void run(const Options& options) {
   tessera::training::AUC auc;
   {
     const at::NoGradGuard no_grad;
+    const tessera::PrecisionScope scope(precision);
     for (const Batch& batch : read_batches(options, "test")) {
       auc.update(logits_of(batch), batch.labels);
     }

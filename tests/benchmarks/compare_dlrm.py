@@ -114,6 +114,7 @@ def measure_size(options):
             f"{options.rounds} rounds of {options.steps} steps"
         )
         shared = ["--arrays", folder, "--model", "dcn", *size.model, "--batch", size.batch]
+        shared += ["--dense-learning-rate", 0.003]  # larger ones are too large for these layers
         reports = {}
         for precision in options.precisions:
             its = [*shared, "--precision", precision]

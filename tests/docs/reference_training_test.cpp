@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of packages/training/include/tessera/training/ and of
-// include/tessera/common/profile_scope.h, which check_docs.cmake compares with them.
+// include/tessera/common/profile_scope.h and precision.h, which check_docs.cmake compares with them.
 #include <tessera/tessera.h>
 
 #include "tests/docs/pages_fixture.h"
@@ -91,12 +91,31 @@ TEST_F(TrainingReferenceTest, ProfileScope) {
   EXPECT_EQ(scores_of(batches[0]).numel(), 8);
 }
 
+TEST_F(TrainingReferenceTest, PrecisionScope) {
+  const Batch& batch = batches[0];
+  // snippet: PrecisionScope
+  at::Tensor scores;
+  {
+    const PrecisionScope scope(Precision::kBFloat16);
+    scores = model->forward(batch.features).squeeze(1).to(torch::kFloat);
+  }
+  torch::binary_cross_entropy_with_logits(scores, batch.click).backward();
+  // end snippet
+  EXPECT_EQ(embedding->iterations(), 1);
+}
+
 TEST_F(TrainingReferenceTest, TrainStepOptions) {
   // snippet: TrainStepOptions
   auto step = make_train_step(optimizer, loss_of, {.model = model});
   // end snippet
   EXPECT_FALSE(step(batches[0]).is_skipped);
   EXPECT_EQ(embedding->iterations(), 1);
+  // snippet: TrainStepOptions_precision
+  auto mixed =
+      make_train_step(optimizer, loss_of, {.precision = Precision::kBFloat16});
+  // end snippet
+  EXPECT_EQ(mixed(batches[0]).loss.scalar_type(), at::kFloat);
+  EXPECT_EQ(embedding->iterations(), 2);
   // snippet: TrainStepOptions_clipped
   auto clipped = make_train_step(
       optimizer, loss_of, {.max_gradient_norm = 1.0, .max_skipped_steps = 3});

@@ -8,6 +8,7 @@
 //
 // DenseLayerContractTest has what holds for those that take a nest of dense inputs.
 
+#include <tessera/common/precision.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_json.h>
 
@@ -280,6 +281,42 @@ TEST_P(DenseLayerContractTest, ComputesTheShapeOfItsOutput) {
   EXPECT_FALSE(shape[0].has_value());
   for (int64_t i = 1; i < output.dim(); ++i) {
     EXPECT_EQ(shape[i], output.size(i));
+  }
+}
+
+TEST_P(DenseLayerContractTest, BFloat16ChangesOnlyTheLastDigits) {
+  const Inputs x = inputs();
+  const auto run = [&](const Inputs& given,
+                       std::optional<Precision> precision) {
+    module_->zero_grad();
+    at::Tensor result;
+    {
+      const PrecisionScope scope(precision);
+      result = forward(given);
+    }
+    const at::Tensor weights = at::linspace(-1.0, 1.0, result.numel());
+    result.to(at::kFloat).mul(weights.view_as(result)).sum().backward();
+    Tensors results{result.detach()};
+    for (const at::Tensor& parameter : module_->parameters()) {
+      EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+      results.push_back(parameter.grad().clone());
+    }
+    return results;
+  };
+  const Tensors expected = run(x, {});
+  Tensors rounded;
+  for (const at::Tensor& leaf : x.flatten()) {
+    rounded.push_back(leaf.detach().to(at::kBFloat16).requires_grad_());
+  }
+  for (const Inputs& given : {x, x.pack(rounded)}) {
+    const Tensors results = run(given, Precision::kBFloat16);
+    ASSERT_EQ(results.size(), expected.size());
+    for (size_t i = 0; i < results.size(); ++i) {
+      const double size = expected[i].abs().max().item<double>();
+      EXPECT_TRUE(at::allclose(
+          results[i].to(at::kFloat), expected[i], 0.03, 0.03 * size))
+          << i;
+    }
   }
 }
 

@@ -31,8 +31,12 @@ void check_floating(
     const std::string& name,
     const std::string& class_name);
 
+/// Whether autocast chooses the dtype of LibTorch's operators on this tensor.
+bool has_autocast(const at::Tensor& tensor);
+
 /// Errors:  c10::ValueError unless the last size of `input` is the dim of
-///          `kernel` [dim, ...]; c10::TypeError for another dtype than the kernel's.
+///          `kernel` [dim, ...]; c10::TypeError for another dtype than the kernel's, unless
+///          autocast is on.
 void check_fits(
     const at::Tensor& input,
     const at::Tensor& kernel,

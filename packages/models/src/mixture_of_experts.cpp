@@ -149,7 +149,7 @@ void MMoEImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
 
 Nest<at::Tensor> MMoEImpl::forward(const Nest<at::Tensor>& inputs) {
   const std::vector<at::Tensor> tensors =
-      checked_inputs(inputs, kClassName, joined_rows, MixedDtypes::kRefused);
+      checked_inputs(inputs, kClassName, joined_rows);
   build_on_first_call(inputs);
   const at::Tensor& weight = gates_->weight;
   check_columns(tensors, weight.size(1), kClassName);

@@ -321,7 +321,11 @@ class TrainingLoop {
       return;
     }
     while (!state_.is_stopping) {
-      std::optional<StepResult> result = batches_.next();
+      std::optional<StepResult> result;
+      {
+        const PrecisionScope scope(options_.precision);
+        result = batches_.next();
+      }
       if (!result) {
         break;
       }
@@ -462,6 +466,7 @@ class TrainingLoop {
       modes_->eval();
     }
     LossMean loss;
+    const PrecisionScope precision(options_.precision);
     const bool is_complete = run_evaluation(
         *options_.validation, *validation_metrics_, loss, kFitValidation, [&] {
           if (!state_.strategy.is_sharded()) {
@@ -538,7 +543,11 @@ History fit(std::shared_ptr<Pass> training, FitOptions options) {
   return TrainingLoop(std::move(training), std::move(options)).run();
 }
 
-Logs evaluate(Pass& pass, const Metrics& metrics) {
+Logs evaluate(
+    Pass& pass,
+    const Metrics& metrics,
+    std::optional<Precision> precision) {
+  const PrecisionScope scope(precision);
   constexpr const char* kEvaluate = "[evaluate]";
   check_metrics(metrics, kEvaluate);
   LossMean loss;

@@ -92,7 +92,8 @@ struct Collected {
 
 }  // namespace
 
-Predictions predict(Pass& pass) {
+Predictions predict(Pass& pass, std::optional<Precision> precision) {
+  const PrecisionScope scope(precision);
   const at::NoGradGuard no_grad;
   Collected all;
   std::vector<Collected> tasks;

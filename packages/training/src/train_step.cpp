@@ -12,6 +12,7 @@
 #include "src/common/tensor_text.h"
 #include "src/engine/finite_gradients.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <c10/util/Exception.h>
@@ -233,11 +234,38 @@ void apply_update(
   detail::apply_update(optimizer, result, options, has_compared);
 }
 
+StepResult detail::with_precision(
+    std::optional<Precision> precision,
+    const torch::optim::Optimizer& optimizer,
+    c10::function_ref<StepResult()> loss_of) {
+  const PrecisionScope scope(precision);
+  if (at::autocast::is_autocast_enabled(at::kCPU)) {
+    for (const at::Tensor& parameter : parameters_of(optimizer)) {
+      TESSERA_CHECK_VALUE(
+          !c10::isReducedFloatingType(parameter.scalar_type()),
+          "[make_train_step] weights must stay float32 in Precision::kBFloat16, but a parameter {} is {}. Don't convert the model with to().",
+          parameter.sizes(),
+          parameter.scalar_type());
+    }
+  }
+  StepResult result = loss_of();
+  if (result.loss.defined() &&
+      c10::isReducedFloatingType(result.loss.scalar_type())) {
+    TORCH_WARN_ONCE(
+        "[make_train_step] the loss is ",
+        result.loss.scalar_type(),
+        ", which has 2 or 3 decimal digits. Compute it from "
+        "predictions.to(torch::kFloat).");
+  }
+  return result;
+}
+
 void detail::apply_update(
     torch::optim::Optimizer& optimizer,
     StepResult& result,
     const TrainStepOptions& options,
     bool& has_compared) {
+  const PrecisionScope no_autocast(Precision::kFloat32);  // see PrecisionScope
   validate(options);
   const Strategy strategy = strategy_of(options);
   const std::vector<at::Tensor> dense_parameters =

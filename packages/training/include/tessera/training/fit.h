@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/precision.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/training/batch_source.h>
 #include <tessera/training/callback.h>
@@ -78,6 +79,10 @@ struct FitOptions {
   /// of them stops. Unset: the strategy of the model's tables. Set it if no table is
   /// sharded, but the steps sum gradients over ranks: to the strategy of these sums.
   std::optional<Strategy> strategy = {};
+  /// The precision of the steps and of the validation, unless a step has one in its
+  /// TrainStepOptions. A step that was not made by make_train_step() also runs its
+  /// backward pass in it. Unset: float32.
+  std::optional<Precision> precision = {};
   /// Every n-th step is in History::steps, and so in each checkpoint. 0: no steps.
   int64_t log_every_steps = 0;
 };
@@ -152,8 +157,12 @@ History fit(Source&&, Step, ...) = delete;  // FitOptions{...} names the field
 
 /// Returns "loss" and the metrics over all batches of `pass`, under NoGradGuard. On several
 /// ranks, these are the values of this rank. Metric::merge() combines them.
+/// Without a precision, that of a PrecisionScope around the call counts.
 /// Errors:  c10::ValueError if `pass` has no batch.
-Logs evaluate(Pass& pass, const Metrics& metrics = {});
+Logs evaluate(
+    Pass& pass,
+    const Metrics& metrics = {},
+    std::optional<Precision> precision = {});
 
 /// Checks metrics and their names, as fit() does, for an evaluation of your own.
 /// Errors:  c10::ValueError beginning with `where` for a metric that is null, is named

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/precision.h>
 #include <tessera/training/batch_source.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 namespace tessera::training {
@@ -28,11 +30,12 @@ struct Predictions {
 ///
 /// The steps need not return a loss. Use evaluate() for metrics if the predictions do not
 /// fit in memory. The tensors of a step are kept until the end, so a step must return new
-/// tensors and not refill one buffer.
+/// tensors and not refill one buffer. Without a precision, that of a PrecisionScope around
+/// the call counts.
 /// Errors:  c10::ValueError if there is no batch, or if only some batches have labels;
 ///          c10::ValueError naming the batch if it has no predictions, if it has another
 ///          number of labels than of predictions, if it has other tasks than the first
 ///          batch, or if its tensors do not fit those of the first batch.
-Predictions predict(Pass& pass);
+Predictions predict(Pass& pass, std::optional<Precision> precision = {});
 
 }  // namespace tessera::training

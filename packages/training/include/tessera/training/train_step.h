@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/precision.h>
 #include <tessera/common/profile_scope.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/training/pointers.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <concepts>
 #include <cstdint>
@@ -111,6 +113,10 @@ struct TrainStepOptions {
   /// error, and nothing is changed. For example, the optimizer was made before the
   /// parameter existed. Set true if another optimizer trains such parameters.
   bool allow_unoptimized = false;
+  /// The precision in which loss_of() runs. Unset: that of a PrecisionScope around the step,
+  /// such as the one of FitOptions::precision, and otherwise float32. With kBFloat16, the
+  /// weights stay float32, so don't convert the model with to().
+  std::optional<Precision> precision = {};
   /// Scales the gradients so that their common Euclidean norm is at most this, > 0. The
   /// norm covers the parameters of the optimizer, and with a Combined also its tables.
   /// Other tables of fused strategies are updated during backward(): limit their gradients
@@ -191,6 +197,14 @@ void apply_update(
 /// Errors:  c10::ValueError if the options have another strategy than fit().
 void check_step(const TrainStepOptions& options, const Strategy& strategy);
 
+/// Calls `loss_of` in a precision, unset for that around the call.
+/// Errors:  c10::ValueError naming a parameter of the optimizer that is bfloat16 in bfloat16.
+/// One warning says if the loss has lost bits.
+StepResult with_precision(
+    std::optional<Precision> precision,
+    const torch::optim::Optimizer& optimizer,
+    c10::function_ref<StepResult()> loss_of);
+
 /// Counts the skipped updates of a step.
 struct SkippedSteps {
   int64_t in_row = 0;
@@ -218,10 +232,10 @@ class TrainStep {
   StepResult operator()(auto&& batch) {
     StepResult result;
     if constexpr (check_loss_function<LossOf, decltype(batch)>()) {
-      {
+      result = with_precision(options_.precision, optimizer_, [&] {
         const ProfileScope scope("tessera::forward");
-        result = to_step_result(loss_of_(std::forward<decltype(batch)>(batch)));
-      }
+        return to_step_result(loss_of_(std::forward<decltype(batch)>(batch)));
+      });
       apply_update(optimizer_, result, options_, has_compared_);
       skipped_.count(result, options_.max_skipped_steps);
     }
