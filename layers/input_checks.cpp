@@ -64,7 +64,8 @@ void check_floating(
 
 bool has_autocast(const at::Tensor& tensor) {
   const at::DeviceType device = tensor.device().type();
-  return at::autocast::is_autocast_available(device) &&
+  return tensor.scalar_type() != at::kDouble &&
+      at::autocast::is_autocast_available(device) &&
       at::autocast::is_autocast_enabled(device);
 }
 
@@ -79,7 +80,8 @@ void check_fits(
       kernel.size(0),
       input.sizes());
   TESSERA_CHECK_TYPE(
-      input.scalar_type() == kernel.scalar_type() || has_autocast(input),
+      input.scalar_type() == kernel.scalar_type() ||
+          (has_autocast(input) && has_autocast(kernel)),
       "[{}] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
       class_name,
       kernel.scalar_type(),

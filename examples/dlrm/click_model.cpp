@@ -89,8 +89,7 @@ Tensor ClickModelImpl::forward(
   const auto all = tessera::Nest<Tensor>::list(std::move(embedded));
   interactions.emplace_back(
       dots_.is_empty() ? crosses_->forward(all) : dots_->forward(all));
-  return top_
-      ->forward(tessera::Nest<Tensor>::list(std::move(interactions)))
+  return top_->forward(tessera::Nest<Tensor>::list(std::move(interactions)))
       .squeeze(1);
 }
 // end snippet

@@ -67,7 +67,8 @@ class ClickModelImpl
 
  private:
   tessera::TPUEmbedding embedding_{nullptr};
-  torch::nn::BatchNorm1d normalize_{nullptr};  // like bottom_, with dense inputs
+  // These two exist only with dense inputs.
+  torch::nn::BatchNorm1d normalize_{nullptr};
   tessera::MLP bottom_{nullptr};
   tessera::DotInteraction dots_{nullptr};  // for "dlrm"
   tessera::MultiLayerDCN crosses_{nullptr};  // for "dcn"

@@ -174,7 +174,6 @@ tessera::Json training_options(const Options& options) {
       {"optimizer", options.optimizer},
       {"learning-rate", options.learning_rate},
       {"dense-learning-rate", options.dense_learning_rate},
-      {"precision", options.precision},
       {"seed", options.seed},
       {"malformed", options.malformed},
       {"data", with_sizes(options.data)},

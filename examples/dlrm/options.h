@@ -48,8 +48,8 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options);
 /// The file of the feature pipeline, beside the exported model.
 std::string pipeline_file(const Options& options);
 
-/// The options that influence the training, by the names of their flags. Files have their
-/// sizes.
+/// The options that a resumed training must have, too, by the names of their flags. Files
+/// have their sizes. The precision may be another one.
 tessera::Json training_options(const Options& options);
 
 /// Returns the library's error message, with the flag of this program that its advice

@@ -36,7 +36,10 @@ struct AddedProduct : torch::autograd::Function<AddedProduct> {
       torch::autograd::AutogradContext* context,
       const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
-    return {gradients[0], gradients[0] * saved[1], gradients[0] * saved[0]};
+    return {
+        gradients[0],
+        context->needs_input_grad(1) ? gradients[0] * saved[1] : at::Tensor(),
+        gradients[0] * saved[0]};
   }
 };
 
@@ -132,7 +135,11 @@ at::Tensor CrossImpl::forward(
   if (options().diag_scale != 0.0) {
     product = product.add(x, options().diag_scale);
   }
-  return AddedProduct::apply(x, x0, product);
+  const bool has_tangent = x._fw_grad(/*level=*/0).defined() ||
+      x0._fw_grad(/*level=*/0).defined() ||
+      product._fw_grad(/*level=*/0).defined();
+  return has_tangent ? at::addcmul(x, x0, product)
+                     : AddedProduct::apply(x, x0, product);
 }
 
 }  // namespace tessera

@@ -169,7 +169,8 @@ std::vector<at::Tensor> checked_inputs(
     tensors.push_back(is_frozen ? leaf.clone() : leaf);  // for backward
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     TESSERA_CHECK_TYPE(
-        leaf.scalar_type() == tensors[0].scalar_type() || has_autocast(leaf),
+        leaf.scalar_type() == tensors[0].scalar_type() ||
+            (has_autocast(leaf) && has_autocast(tensors[0])),
         "[{}] all inputs must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
         input_name(path, class_name),
         leaf.scalar_type(),
@@ -291,7 +292,9 @@ std::vector<at::Tensor> checked_features(
     dtype = at::promote_types(dtype, leaf.scalar_type());
   }
   for (at::Tensor& leaf : leaves) {
-    leaf = leaf.to(dtype);
+    if (leaf.scalar_type() != dtype) {
+      leaf = leaf.to(dtype);
+    }
   }
   return leaves;
 }

@@ -11,6 +11,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -82,7 +83,7 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
   check_columns(tensors, weight.size(1), kClassName);
   TESSERA_CHECK_TYPE(
       tensors[0].scalar_type() == weight.scalar_type() ||
-          has_autocast(tensors[0]),
+          (has_autocast(tensors[0]) && has_autocast(weight)),
       "[MLP] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
       weight.scalar_type(),
       tensors[0].scalar_type());
@@ -116,21 +117,29 @@ std::vector<DenseLayer> MLPImpl::dense_layers(
 }
 
 at::Tensor MLPImpl::forward_by_operators(const JoinedProduct& first) {
-  at::Tensor x = compute(first);
-  for (size_t i = 1; i < layers_.size(); ++i) {
-    x = activate(activation_of(i - 1), x);
-    // A few logits are not worth a rounding, which would make many of them equal.
-    constexpr int64_t kFewUnits = 16;
-    if (i + 1 == layers_.size() && has_autocast(x) &&
-        options().units.back() <= kFewUnits) {
-      const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-          c10::autocast_dispatch_keyset);
-      x = layers_[i]->forward(x.to(layers_[i]->weight.scalar_type()));
-    } else {
-      x = layers_[i]->forward(x);
+  // Under autocast, a last layer of few units stays in float32: rounded logits would often
+  // be equal.
+  constexpr int64_t kFewUnits = 16;
+  const at::Tensor& last_weight = layers_.back()->weight;
+  const bool is_exact =
+      has_autocast(last_weight) && options().units.back() <= kFewUnits;
+  at::Tensor x;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+    JoinedProduct product = i == 0 ? first
+                                   : JoinedProduct{
+                                         .inputs = {x},
+                                         .weight = layers_[i]->weight,
+                                         .bias = layers_[i]->bias};
+    if (is_exact && i + 1 == layers_.size()) {
+      no_autocast.emplace(c10::autocast_dispatch_keyset);
+      for (at::Tensor& input : product.inputs) {
+        input = input.to(last_weight.scalar_type());
+      }
     }
+    x = activate(activation_of(i), compute(product));
   }
-  return activate(activation_of(layers_.size() - 1), x);
+  return x;
 }
 
 }  // namespace tessera

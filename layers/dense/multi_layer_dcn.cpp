@@ -110,7 +110,7 @@ at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
     return low_rank_crosses(inputs, crosses);
   }
   at::Tensor all = joined(inputs);
-  if (has_autocast(all)) {
+  if (has_autocast(all) && !layers_.empty()) {
     // Otherwise, each product would convert x, and each cross would compute in float32.
     all = all.to(at::autocast::get_autocast_dtype(all.device().type()));
   }

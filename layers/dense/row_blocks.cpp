@@ -21,6 +21,9 @@ void RowBlocks::for_each(c10::function_ref<void(int64_t)> task) const {
 }
 
 RowBlocks RowBlocks::divided_for_threads() const {
+  if (is_whole_ && rows_ < kTile * thread_count()) {
+    return *this;
+  }
   return {
       rows_,
       task_size(rows_, rows_ * row_bytes_, std::min(kTile, size_), size_),
@@ -29,7 +32,9 @@ RowBlocks RowBlocks::divided_for_threads() const {
 
 bool RowBlocks::are_faster() const {
   if (is_whole_) {
-    return !has_fast_library_products();
+    constexpr int64_t kFewRows =
+        64;  // with fewer, it pays not to transpose the weights
+    return rows_ >= kFewRows && !has_fast_library_products();
   }
   constexpr int64_t kManyBlocks = 8;
   const int64_t threads = thread_count();

@@ -27,6 +27,7 @@ bool has_bfloat16_instructions() {
 PrecisionScope::PrecisionScope(std::optional<Precision> precision)
     : is_active_(precision.has_value()),
       was_enabled_(at::autocast::is_autocast_enabled(at::kCPU)),
+      was_caching_(at::autocast::is_autocast_cache_enabled()),
       previous_dtype_(
           static_cast<int8_t>(at::autocast::get_autocast_dtype(at::kCPU))) {
   if (!is_active_) {
@@ -36,10 +37,12 @@ PrecisionScope::PrecisionScope(std::optional<Precision> precision)
   if (is_mixed && !has_bfloat16_instructions()) {
     TORCH_WARN_ONCE(
         "[PrecisionScope] the processor has no instructions for bfloat16, so "
-        "steps can take 3 to 40 times as long as in float32. Use "
+        "steps take 3 to 40 times as long as in float32. Use "
         "Precision::kFloat32.");
   }
-  at::autocast::increment_nesting();
+  // LibTorch keeps converted weights until its outermost scope ends, even if the weights have
+  // changed meanwhile.
+  at::autocast::set_autocast_cache_enabled(false);
   at::autocast::set_autocast_enabled(at::kCPU, is_mixed);
   at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
 }
@@ -51,10 +54,7 @@ PrecisionScope::~PrecisionScope() {
   at::autocast::set_autocast_enabled(at::kCPU, was_enabled_);
   at::autocast::set_autocast_dtype(
       at::kCPU, static_cast<at::ScalarType>(previous_dtype_));
-  // Converted weights must not outlive the step that changes the weights.
-  if (at::autocast::decrement_nesting() == 0) {
-    at::autocast::clear_cache();
-  }
+  at::autocast::set_autocast_cache_enabled(was_caching_);
 }
 
 Precision precision_from_keras(const Json& policy) {

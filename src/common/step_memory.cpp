@@ -45,12 +45,14 @@ constexpr bool kCachesBlocks = true;
 void* take_memory(size_t bytes) {
   constexpr size_t kHugePage = size_t{2} << 20;
   const bool is_large = bytes >= 2 * kHugePage;
-  const size_t alignment = is_large ? kHugePage : kAlignment;
-  const size_t padded = (bytes + alignment - 1) / alignment * alignment;
-  void* const memory = std::aligned_alloc(alignment, padded);
+  void* memory = nullptr;
+  if (::posix_memalign(&memory, is_large ? kHugePage : kAlignment, bytes) !=
+      0) {
+    return nullptr;
+  }
 #ifdef MADV_HUGEPAGE
-  if (is_large && memory != nullptr) {
-    ::madvise(memory, padded, MADV_HUGEPAGE);  // only a hint
+  if (is_large) {  // only a hint; the last page is not filled
+    ::madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   }
 #endif
   return memory;

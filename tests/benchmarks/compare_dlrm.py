@@ -25,7 +25,7 @@ torch.autocast in Python. The ids have a Zipf distribution, and the clicks depen
   mlperf  26 tables of 128 columns and 13 numbers with 512-256-128, 3 crosses of rank 512, 1024-1024-512-256, batches
           of 1,024: MLPerf's DLRM-DCNv2, with one id for each table
 
-A larger vocabulary is cut to a number of rows that the program prints. The first steps are not timed.
+A larger vocabulary is cut to a number of rows that the program prints. The first steps of Tessera are not timed.
 """
 import dataclasses
 import statistics
@@ -46,11 +46,10 @@ VARIANTS = {
 }
 
 
-
 @dataclasses.dataclass
 class Size:
     vocabularies: list
-    most_rows: int  # of a table
+    max_rows: int  # of a table
     num_dense: int
     batch: int
     model: list  # options of both programs
@@ -85,16 +84,16 @@ def write_arrays(size, folder, train_steps, test_steps):
     import numpy
 
     random = numpy.random.default_rng(1)
-    rows = numpy.minimum(size.vocabularies, size.most_rows)
+    rows = numpy.minimum(size.vocabularies, size.max_rows)
     for kind, steps in ("train", train_steps), ("test", test_steps):
         count = steps * size.batch
         ids = numpy.empty((count, len(rows)), numpy.int64)
         logits = numpy.full(count, -1.0)
-        for column, its_rows in enumerate(rows):
+        for column, num_rows in enumerate(rows):
             # The density of a Zipf distribution with exponent 1. Frequent ids are spread over the table.
-            rank = (its_rows ** random.random(count)).astype(numpy.int64) - 1
-            ids[:, column] = rank * 2654435761 % its_rows
-            effects = numpy.random.default_rng(column).normal(0, 0.3, its_rows)
+            rank = (num_rows ** random.random(count)).astype(numpy.int64) - 1
+            ids[:, column] = rank * 2654435761 % num_rows
+            effects = numpy.random.default_rng(column).normal(0, 0.3, num_rows)
             logits += effects[ids[:, column]]
         labels = random.random(count) < 1 / (1 + numpy.exp(-logits))
         arrays = {"ids": ids, "dense": random.standard_normal((count, size.num_dense)), "labels": labels}
@@ -110,17 +109,17 @@ def measure_size(options):
     with tempfile.TemporaryDirectory() as folder:
         write_arrays(size, Path(folder), options.steps + WARMUP, 20)
         print(
-            f"{options.size}: {len(size.vocabularies)} tables of at most {size.most_rows:,} rows, batches of {size.batch}, "
+            f"{options.size}: {len(size.vocabularies)} tables of at most {size.max_rows:,} rows, batches of {size.batch}, "
             f"{options.rounds} rounds of {options.steps} steps"
         )
         shared = ["--arrays", folder, "--model", "dcn", *size.model, "--batch", size.batch]
         shared += ["--dense-learning-rate", 0.003]  # larger ones are too large for these layers
         reports = {}
         for precision in options.precisions:
-            its = [*shared, "--precision", precision]
+            arguments = [*shared, "--precision", precision]
             reports[precision] = compare_models.measure(
-                lambda seed: compare_models.run("tessera", [options.program, *its, "--seed", seed], options),
-                [HERE / "dlrm_torch.py", *its],
+                lambda seed: compare_models.run("tessera", [options.program, *arguments, "--seed", seed], options),
+                [HERE / "dlrm_torch.py", *arguments],
                 dense,
                 options,
                 f"{options.size} {precision}: ",
@@ -203,6 +202,9 @@ def main():
     add_table_option(parser)
     options = parser.parse_args()
     if options.size != "small":
+        for option in "--models", "--batch", "--generate", "--table":
+            if any(argument.split("=")[0] == option for argument in sys.argv[1:]):
+                parser.error(f"{option} is an option of --size small")
         return 0 if print_size(measure_size(options)) else 1
     are_close, rows = [], []
     with tempfile.TemporaryDirectory() as arrays:

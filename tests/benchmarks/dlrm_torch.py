@@ -212,9 +212,13 @@ class Tuned:
 VARIANTS = {"plain": Plain, "tuned": Tuned}
 
 
+def make_autocast(options):
+    return torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bfloat16")
+
+
 def make_loss(dense, options):
     def loss(embedded, numbers, labels):
-        with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bfloat16"):
+        with make_autocast(options):
             logits = dense(embedded, numbers)
         return functional.binary_cross_entropy_with_logits(logits.float(), labels)
 
@@ -308,7 +312,8 @@ def main():
     with torch.no_grad():
         scores, labels = [], []
         for ids, numbers, clicks in batches("test"):
-            scores.append(model.dense(model.look_up(ids), numbers))
+            with make_autocast(options):
+                scores.append(model.dense(model.look_up(ids), numbers).float())
             labels.append(clicks)
     print(
         json.dumps(

@@ -28,7 +28,8 @@ enum class Precision : uint8_t { kFloat32, kBFloat16 };
 /// make_train_step() makes a scope from TrainStepOptions::precision.
 ///
 /// One warning says if the processor has no instructions for bfloat16. Then a step of a
-/// large model took 3.5 times as long as in float32 with AVX-512, and 23 times with AVX2.
+/// large model took 3.5 times as long as in float32 with AVX-512, and 20 to 40 times with
+/// AVX2.
 /// Source:  torch.autocast.
 class [[nodiscard]] PrecisionScope {
  public:
@@ -41,13 +42,14 @@ class [[nodiscard]] PrecisionScope {
  private:
   bool is_active_;
   bool was_enabled_;
+  bool was_caching_;
   int8_t previous_dtype_;
 };
 
 /// The precision of a dtype policy in a config of Keras: "float32", "mixed_bfloat16", or
 /// the JSON of a DTypePolicy.
-/// Errors:  c10::ValueError for other policies, such as mixed_float16, whose activations
-///          overflow without a scaled loss.
+/// Errors:  c10::ValueError for other policies, such as mixed_float16, whose small gradients
+///          become 0 without a scaled loss.
 /// Source:  keras.dtype_policies.DTypePolicy.
 Precision precision_from_keras(const Json& policy);
 

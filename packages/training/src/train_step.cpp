@@ -265,7 +265,9 @@ void detail::apply_update(
     StepResult& result,
     const TrainStepOptions& options,
     bool& has_compared) {
-  const PrecisionScope no_autocast(Precision::kFloat32);  // see PrecisionScope
+  // The forward pass has ended, and the weights that an autocast has converted will be old.
+  const PrecisionScope no_autocast(Precision::kFloat32);
+  at::autocast::clear_cache();
   validate(options);
   const Strategy strategy = strategy_of(options);
   const std::vector<at::Tensor> dense_parameters =

@@ -12,6 +12,9 @@
 
 #include <ATen/record_function.h>
 
+#include <stdexcept>
+#include <thread>
+
 namespace tessera::training::precision_test {
 
 bool is_autocast() {
@@ -172,6 +175,47 @@ TEST(PrecisionTest, ThePrecisionOfAStepCountsInsideOfAnother) {
   EXPECT_TRUE(is_autocast());
 }
 
+// LibTorch keeps converted weights until its outermost scope ends.
+TEST(PrecisionTest, WeightsThatHaveChangedAreConvertedAgain) {
+  const Trained expected = trained(Precision::kBFloat16);
+  const PrecisionScope outside(Precision::kBFloat16);
+  EXPECT_EQ(trained({}).losses, expected.losses);
+  CrossModel model;
+  const ClickBatch batch = click_batches(1, 1)[0];
+  {
+    const at::NoGradGuard no_grad;
+    model->forward(batch);
+  }
+  model->forward(batch).sum().backward();
+  for (const auto& parameter : model->named_parameters()) {
+    EXPECT_TRUE(parameter.value().grad().defined()) << parameter.key();
+  }
+}
+
+TEST(PrecisionTest, AScopeEndsAsItBegan) {
+  const auto dtype = [] { return at::autocast::get_autocast_dtype(at::kCPU); };
+  at::autocast::set_autocast_dtype(at::kCPU, at::kHalf);
+  try {
+    const PrecisionScope scope(Precision::kBFloat16);
+    const PrecisionScope unset({});
+    EXPECT_EQ(dtype(), at::kBFloat16);
+    {
+      const PrecisionScope inner(Precision::kFloat32);
+      EXPECT_FALSE(is_autocast());
+    }
+    EXPECT_TRUE(is_autocast());
+    bool elsewhere = true;
+    std::thread([&] { elsewhere = is_autocast(); }).join();
+    EXPECT_FALSE(elsewhere);
+    throw std::runtime_error("ends the scope");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_FALSE(is_autocast());
+  EXPECT_EQ(dtype(), at::kHalf);
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+}
+
 TEST(PrecisionTest, FitEvaluateAndPredictHaveIt) {
   CrossModel model;
   torch::optim::SGD optimizer(model->parameters(), 0.01);
@@ -245,6 +289,9 @@ TEST(PrecisionTest, ReadsThePoliciesOfKeras) {
   EXPECT_VALUE_ERROR(precision_from_keras("bfloat16"), "but got bfloat16");
   EXPECT_VALUE_ERROR(precision_from_keras(Json(3)), "but got 3");
   EXPECT_VALUE_ERROR(precision_from_keras(Json::object()), "but got {}");
+  EXPECT_VALUE_ERROR(precision_from_keras(Json()), "but got null");
+  const Json number = {{"config", {{"name", 3}}}};
+  EXPECT_VALUE_ERROR(precision_from_keras(number), "\"name\":3");
 }
 
 }  // namespace tessera::training::precision_test

@@ -54,8 +54,8 @@ struct MLPOptions {
 /// layers for a block of rows while these rows are in its cache. This needs at least as
 /// many blocks as threads, or at least 8 blocks and half as many blocks as threads. With
 /// fewer blocks, LibTorch's operators compute the result, and its last bits differ. Large
-/// layers, such as 1000 x 1000, have one block, and all threads share each product. With
-/// AVX-512 of Intel, LibTorch's operators compute them.
+/// layers, such as three of 1000 units, have one block, and all threads share each product.
+/// On processors that are not AMD's, LibTorch's operators compute them.
 ///
 /// The backward pass reads the inputs, so don't change them in place before it.
 ///

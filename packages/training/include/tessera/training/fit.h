@@ -81,7 +81,8 @@ struct FitOptions {
   std::optional<Strategy> strategy = {};
   /// The precision of the steps and of the validation, unless a step has one in its
   /// TrainStepOptions. A step that was not made by make_train_step() also runs its
-  /// backward pass in it. Unset: float32.
+  /// backward pass in it. Unset: that of a PrecisionScope around fit(), and otherwise
+  /// float32.
   std::optional<Precision> precision = {};
   /// Every n-th step is in History::steps, and so in each checkpoint. 0: no steps.
   int64_t log_every_steps = 0;

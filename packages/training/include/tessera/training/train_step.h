@@ -198,8 +198,8 @@ void apply_update(
 void check_step(const TrainStepOptions& options, const Strategy& strategy);
 
 /// Calls `loss_of` in a precision, unset for that around the call.
-/// Errors:  c10::ValueError naming a parameter of the optimizer that is bfloat16 in bfloat16.
-/// One warning says if the loss has lost bits.
+/// One warning says if the loss has 16 bits.
+/// Errors:  c10::ValueError if autocast is on and a parameter of the optimizer has 16 bits.
 StepResult with_precision(
     std::optional<Precision> precision,
     const torch::optim::Optimizer& optimizer,
