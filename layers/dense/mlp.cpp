@@ -8,6 +8,7 @@
 #include "layers/initial_parameter.h"
 #include "src/common/check.h"
 
+#include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -93,9 +94,20 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
        .weight = weight,
        .bias = layers_[0]->bias});
   std::vector<DenseLayer> layers = dense_layers(first);
-  return !layers.empty() && has_mlp_blocks(first.inputs, layers)
-      ? mlp_blocks(first.inputs, layers)
-      : forward_by_operators(first);
+  if (layers.empty() || !has_mlp_blocks(first.inputs, layers)) {
+    return forward_by_operators(first);
+  }
+  const at::Tensor result = mlp_blocks(first.inputs, layers);
+  return has_autocast(result) && !has_few_units()
+      ? result.to(at::autocast::get_autocast_dtype(at::kCPU))
+      : result;
+}
+
+// Under autocast, a last layer of few units stays in float32: rounded logits would often be
+// equal.
+bool MLPImpl::has_few_units() const {
+  constexpr int64_t kFewUnits = 16;
+  return options().units.back() <= kFewUnits;
 }
 
 // The layers as mlp_blocks() takes them, or none if it can't compute them.
@@ -117,12 +129,8 @@ std::vector<DenseLayer> MLPImpl::dense_layers(
 }
 
 at::Tensor MLPImpl::forward_by_operators(const JoinedProduct& first) {
-  // Under autocast, a last layer of few units stays in float32: rounded logits would often
-  // be equal.
-  constexpr int64_t kFewUnits = 16;
   const at::Tensor& last_weight = layers_.back()->weight;
-  const bool is_exact =
-      has_autocast(last_weight) && options().units.back() <= kFewUnits;
+  const bool is_exact = has_autocast(last_weight) && has_few_units();
   at::Tensor x;
   for (size_t i = 0; i < layers_.size(); ++i) {
     std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;

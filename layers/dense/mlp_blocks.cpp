@@ -448,8 +448,7 @@ struct MLPBlocks : torch::autograd::Function<MLPBlocks> {
 bool has_mlp_blocks(
     const std::vector<at::Tensor>& inputs,
     const std::vector<DenseLayer>& layers) {
-  if (inputs.empty() || layers.empty() || torch::jit::tracer::isTracing() ||
-      at::autocast::is_autocast_enabled(at::kCPU)) {
+  if (inputs.empty() || layers.empty() || torch::jit::tracer::isTracing()) {
     return false;
   }
   int64_t width = 0;
@@ -473,7 +472,10 @@ bool has_mlp_blocks(
     }
   }
   const int64_t rows = inputs[0].numel() / inputs[0].size(-1);
-  return blocks_of(rows, layers).are_faster();
+  const RowBlocks blocks = blocks_of(rows, layers);
+  // Small layers in float32 are about as fast as in bfloat16.
+  const bool has_autocast = at::autocast::is_autocast_enabled(at::kCPU);
+  return blocks.are_faster() && !(has_autocast && blocks.is_whole());
 }
 
 at::Tensor mlp_blocks(

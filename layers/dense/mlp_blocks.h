@@ -14,8 +14,8 @@ struct DenseLayer {
   bool has_relu = false;  // the same in all layers but the last
 };
 
-/// Returns whether mlp_blocks() may be called. It needs float32 on the CPU, no trace, no autocast,
-/// and blocks of rows that are faster than LibTorch's operators.
+/// Returns whether mlp_blocks() may be called. It needs float32 on the CPU, no trace,
+/// and blocks of rows that are faster than LibTorch's operators, under autocast in bfloat16.
 bool has_mlp_blocks(
     const std::vector<at::Tensor>& inputs,
     const std::vector<DenseLayer>& layers);

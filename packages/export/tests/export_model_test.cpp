@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Export of whole models, with tables and dense weights, to TorchScript.
+#include <tessera/common/precision.h>
+#include <tessera/export/pt2_program.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
@@ -91,6 +93,21 @@ TEST(ExportModelTest, TablesAndTowerMatchTheModel) {
     EXPECT_EQ(
         run_ranker(loaded, nothing, {at::rand({0, 2}), scale}).numel(), 0);
   }
+}
+
+TEST(ExportModelTest, AFileComputesInFloat32) {
+  Ranker model;
+  const auto exported = [&] {
+    const PrecisionScope scope(Precision::kBFloat16);
+    const std::string path = new_file();
+    export_pt2(model, path, ranker_example());
+    EXPECT_NO_THROW(Pt2Program{path});
+    return export_model(model, ranker_example());
+  };
+  torch::jit::Module loaded = exported();
+  model->eval();
+  expect_same_results(
+      loaded, *model, five_examples(), at::rand({5, 2}), floats({3}));
 }
 
 TEST(ExportModelTest, AConvertedModelKeepsItsDtype) {

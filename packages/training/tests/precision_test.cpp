@@ -112,6 +112,7 @@ TEST(PrecisionTest, StepsInBFloat16KeepTheirWeightsInFloat32) {
 // Each weight is converted once, and its gradient once. The activations of the tables are
 // converted once in each direction, and so are the logits.
 TEST(PrecisionTest, AStepConvertsNothingTwice) {
+  const Threads two(2);  // with one, the tower would be computed in float32
   static std::atomic<int64_t> conversions;
   conversions = 0;
   CrossModel model;

@@ -346,8 +346,24 @@ TEST(MLPTest, UsesOperatorsWhereBlocksDoNotFit) {
   EXPECT_FALSE(has_blocks(layer, {at::randn({0, 2})}));
   EXPECT_EQ(
       layer->forward(at::randn({0, 2})).sizes(), (std::vector<int64_t>{0, 4}));
+}
+
+TEST(MLPTest, SmallLayersStayInFloat32UnderAutocast) {
+  const Threads one(1);
+  MLP tower(MLPOptions{.units = {64, 1}});
+  MLP wide(MLPOptions{.units = {64, 32}});
+  const at::Tensor x = at::randn({200, 40}).requires_grad_();
+  const at::Tensor logits = tower->forward(x);
+  const at::Tensor expected = wide->forward(x);
+  const auto gradient_of = [&](const at::Tensor& result) {
+    return torch::autograd::grad({result.to(at::kFloat).sum()}, {x})[0];
+  };
+  const at::Tensor gradient = gradient_of(expected);
   const Autocast autocast;
-  EXPECT_FALSE(has_blocks(layer, {x}));
+  EXPECT_TENSOR_EQ(tower->forward(x), logits);
+  const at::Tensor result = wide->forward(x);
+  EXPECT_TENSOR_EQ(result, expected.to(at::kBFloat16));
+  EXPECT_TENSOR_EQ(gradient_of(result), gradient);
 }
 
 TEST(MLPTest, UnderAutocastOnlyAWideResultIsBFloat16) {
@@ -355,6 +371,7 @@ TEST(MLPTest, UnderAutocastOnlyAWideResultIsBFloat16) {
   MLP wide(MLPOptions{.units = {17}});
   MLP tower(MLPOptions{.units = {17, 1}});
   const at::Tensor x = at::randn({3, 2});
+  const Threads two(2);  // which one block is too few for
   const Autocast autocast;
   EXPECT_EQ(narrow->forward(x).scalar_type(), at::kFloat);
   EXPECT_EQ(tower->forward(x).scalar_type(), at::kFloat);

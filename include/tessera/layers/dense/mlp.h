@@ -86,6 +86,7 @@ class MLPImpl : public LayerImpl<MLPImpl, MLPOptions> {
   Activation activation_of(size_t layer) const;
   std::vector<DenseLayer> dense_layers(const JoinedProduct& first) const;
   at::Tensor forward_by_operators(const JoinedProduct& first);
+  bool has_few_units() const;
 
   std::vector<torch::nn::Linear> layers_;
 };

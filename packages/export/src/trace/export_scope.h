@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/precision.h>
+
 #include "layers/mode_guard.h"
 #include "src/common/atomic_file.h"
 
@@ -56,6 +58,7 @@ struct ExportScope {
   AtomicFile file;
   ClassicLocale locale;  // LibTorch prints TorchScript and numbers with streams
   at::NoGradGuard no_grad;
+  PrecisionScope precision{Precision::kFloat32};  // of the files
   std::optional<ModeGuard> modes;
 };
 
