@@ -38,7 +38,7 @@ std::vector<Job> ease_jobs(
     const LazyScorerTask& task,
     const LazyScorerChoice& choice);
 
-/// What mixture_job() needs of a model that was trained with a seed.
+/// The result of a training with one seed, which mixture_job() mixes with EASE.
 struct TrainedModel {
   ItemScores scores = {};
   double train_seconds = 0.0;

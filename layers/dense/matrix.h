@@ -72,8 +72,8 @@ void multiply(
 /// Sets `out` [1, columns] to the sum of the rows of a matrix.
 void sum_rows(const ConstMatrix& matrix, const MutableMatrix& out);
 
-/// Whether large products of float32 are left to LibTorch. On processors of AMD, multiply()
-/// is faster, because MKL does not use AVX-512 there. On others, it was not measured.
+/// Returns whether LibTorch should compute large products of float32. On processors of AMD,
+/// multiply() is faster, because MKL does not use AVX-512 there. Others were not measured.
 bool has_fast_library_products();
 
 }  // namespace tessera

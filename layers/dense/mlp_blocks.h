@@ -14,8 +14,9 @@ struct DenseLayer {
   bool has_relu = false;  // the same in all layers but the last
 };
 
-/// Returns whether mlp_blocks() may be called. It needs float32 on the CPU, no trace,
-/// and blocks of rows that are faster than LibTorch's operators, under autocast in bfloat16.
+/// Returns whether mlp_blocks() may be called. It needs float32 on the CPU, no trace, and
+/// blocks of rows that are faster than LibTorch's operators. Under autocast, the operators
+/// compute in 16 bits.
 bool has_mlp_blocks(
     const std::vector<at::Tensor>& inputs,
     const std::vector<DenseLayer>& layers);

@@ -56,8 +56,8 @@ class Size:
 
 
 # The categories of Criteo's logs of 2014.
-KAGGLE = """1396 550 1761917 507795 290 21 11948 608 3 58176 5237 1497287 3127 26 12153 1068715 10 4836 2085 4 1312273 17
-15 110946 91 72655"""
+KAGGLE = """1396 550 1761917 507795 290 21 11948 608 3 58176 5237 1497287 3127 26 12153 1068715 10 4836 2085 4 1312273
+17 15 110946 91 72655"""
 # Those of MLPerf's Criteo logs of a terabyte.
 TERABYTE = """40000000 39060 17295 7424 20265 3 7122 1543 63 40000000 3067956 405282 10 2209 11938 155 4 976 14 40000000
 40000000 40000000 590152 12973 108 36"""
@@ -105,22 +105,22 @@ def write_arrays(size, folder, train_steps, test_steps):
 def measure_size(options):
     """Returns {precision: {side: a report for each round}}."""
     size = SIZES[options.size]
-    dense = {name: variant for name, variant in VARIANTS.items() if name in options.variants}
     with tempfile.TemporaryDirectory() as folder:
         write_arrays(size, Path(folder), options.steps + WARMUP, 20)
         print(
-            f"{options.size}: {len(size.vocabularies)} tables of at most {size.max_rows:,} rows, batches of {size.batch}, "
-            f"{options.rounds} rounds of {options.steps} steps"
+            f"{options.size}: {len(size.vocabularies)} tables of at most {size.max_rows:,} rows, "
+            f"batches of {size.batch}, {options.rounds} rounds of {options.steps} steps"
         )
         shared = ["--arrays", folder, "--model", "dcn", *size.model, "--batch", size.batch]
         shared += ["--dense-learning-rate", 0.003]  # larger ones are too large for these layers
         reports = {}
         for precision in options.precisions:
             arguments = [*shared, "--precision", precision]
+            ours = [options.program, *arguments, "--warmup", WARMUP]
             reports[precision] = compare_models.measure(
-                lambda seed: compare_models.run("tessera", [options.program, *arguments, "--seed", seed], options),
+                lambda seed: compare_models.run("tessera", [*ours, "--seed", seed], options),
                 [HERE / "dlrm_torch.py", *arguments],
-                dense,
+                VARIANTS,
                 options,
                 f"{options.size} {precision}: ",
             )

@@ -31,8 +31,8 @@ void check_floating(
     const std::string& name,
     const std::string& class_name);
 
-/// Whether autocast chooses the dtype of LibTorch's operators on this tensor. Autocast leaves
-/// doubles as they are.
+/// Returns whether autocast chooses the dtype of LibTorch's operators on this tensor. Autocast
+/// leaves doubles as they are.
 bool has_autocast(const at::Tensor& tensor);
 
 /// Errors:  c10::ValueError unless the last size of `input` is the dim of
