@@ -31,9 +31,9 @@
 namespace {
 
 using tessera::RowMemory;
-using tessera::RowSegment;
 using tessera::RowSet;
 using tessera::ScanRequest;
+using tessera::ScanRows;
 using tessera::kernels::QuantizedRow;
 
 struct Options : BenchmarkOptions {
@@ -159,10 +159,10 @@ class Comparison {
   }
 
   std::vector<std::vector<tessera::ScoredRow>> scan(
-      const RowSegment& segment,
+      const ScanRows& rows,
       std::span<const ScanRequest> requests) const {
     return tessera::scan(
-        {.dim = options_.dim, .segments = {&segment, 1}},
+        rows,
         requests,
         {.num_threads = options_.threads,
          .run_tasks = [&](int64_t count, const auto& task) {
@@ -173,13 +173,14 @@ class Comparison {
          }});
   }
 
-  void add_scan(const std::string& name, const RowSegment& segment) {
-    segments_.emplace_back(name, segment);
+  void add_scan(const std::string& name, ScanRows rows) {
+    rows.dim = options_.dim;
+    scans_.emplace_back(name, rows);
     sides_.push_back(
-        {name, [this, segment](auto* query, auto* allowed) {
+        {name, [this, rows](auto* query, auto* allowed) {
            const ScanRequest request{
                .vector = query, .k = options_.k, .allowed = allowed};
-           const auto results = scan(segment, {&request, 1});
+           const auto results = scan(rows, {&request, 1});
            std::vector<int64_t> found;
            for (const auto& row : results[0]) {
              found.push_back(row.number);
@@ -320,17 +321,17 @@ class Comparison {
 
   // How many times as many queries 32 at once are.
   void time_batches() const {
-    for (const auto& [name, segment] : segments_) {
+    for (const auto& [name, rows] : scans_) {
       std::vector<ScanRequest> requests;
       for (int64_t i = 0; i < 32; ++i) {
         requests.push_back({.vector = user(i), .k = options_.k});
       }
       std::array<std::vector<double>, 2> times;
       for (int64_t round = 0; round < 2 + options_.searches / 10; ++round) {
-        times[0].push_back(seconds_of([&] { scan(segment, requests); }));
+        times[0].push_back(seconds_of([&] { scan(rows, requests); }));
         times[1].push_back(seconds_of([&] {
           for (const ScanRequest& request : requests) {
-            scan(segment, {&request, 1});
+            scan(rows, {&request, 1});
           }
         }));
       }
@@ -395,7 +396,7 @@ class Comparison {
   at::Tensor
       left_out_;  // [items], -infinity for items that the filter leaves out
   std::vector<double> codes_;  // the int8 rows
-  std::vector<std::pair<std::string, RowSegment>> segments_;
+  std::vector<std::pair<std::string, ScanRows>> scans_;
   std::vector<Side> sides_;
 #ifdef TESSERA_HAS_HNSWLIB
   std::unique_ptr<hnswlib::InnerProductSpace> space_;

@@ -21,7 +21,6 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <mutex>
 #include <set>
@@ -106,18 +105,17 @@ std::vector<std::vector<ScoredRow>> search(
   constexpr float kOne = 1.0F;
   const at::Tensor& vectors = request.items->sorted.vectors;
   const auto* queries = request.vectors.const_data_ptr<float>();
-  const RowSegment segment{
+  const ScanRows rows{
+      .dim = vectors.size(1),
       .rows =
           {.first = request.has_scores ? queries + users[0] * vectors.size(0)
                                        : vectors.const_data_ptr()},
       .num_rows = vectors.size(0)};
-  const ScanRows rows{
-      .dim = vectors.size(1), .segments = std::span(&segment, 1)};
   std::vector<ScanRequest> requests;
   for (const int64_t user : users) {
     requests.push_back(
         {.vector = request.has_scores ? &kOne : queries + user * rows.dim,
-         .k = std::min(k, segment.num_rows),
+         .k = std::min(k, rows.num_rows),
          .allowed = allowed,
          .excluded = request.users[static_cast<size_t>(user)].excluded});
   }
@@ -220,13 +218,11 @@ class Recommender::Impl {
       const RecommendOptions& options) const {
     TESSERA_CHECK_VALUE(
         options_.pipeline.has_value(),
-        "{} raw values need RecommenderOptions::pipeline, which is empty. Set it, or pass features.",
-        kRecommend);
+        "[Recommender::recommend] raw values need RecommenderOptions::pipeline, which is empty. Set it, or pass features.");
     for (const auto& [name, column] : columns.entries()) {
       TESSERA_CHECK_VALUE(
           columns_.contains(name),
-          "{} the pipeline has no column '{}'. Known: {}. Correct the name, or leave the column out.",
-          kRecommend,
+          "[Recommender::recommend] the pipeline has no column '{}'. Known: {}. Correct the name, or leave the column out.",
           shorten(name),
           join_names(columns_));
     }
@@ -325,8 +321,7 @@ class Recommender::Impl {
     TESSERA_CHECK_VALUE(
         !options.exclude_seen || has_items ||
             (has_ids && options_.seen != nullptr),
-        "{} exclude_seen needs the items of users as the feature '{}', or RecommenderOptions::seen and the feature '{}'. Pass one of them.",
-        kRecommend,
+        "[Recommender::recommend] exclude_seen needs the items of users as the feature '{}', or RecommenderOptions::seen and the feature '{}'. Pass one of them.",
         shorten(options_.item),
         shorten(options_.user));
     return users;
@@ -455,8 +450,7 @@ class Recommender::Impl {
          users_from(request, RecommendedFrom::kPopularity)) {
       TESSERA_CHECK_VALUE(
           !request.items->by_popularity.empty(),
-          "{} user {} of the batch is unknown and has no items, and the items have no popularity. Set RecommenderItems::popularity, or leave the user out.",
-          kRecommend,
+          "[Recommender::recommend] user {} of the batch is unknown and has no items, and the items have no popularity. Set RecommenderItems::popularity, or leave the user out.",
           user);
       const auto ranked = [&](int64_t size, const RowSet* allowed) {
         return first_rows(
@@ -500,8 +494,7 @@ class Recommender::Impl {
         scores.defined() && scores.dim() == 1 &&
             scores.size(0) == std::ssize(ids) && scores.is_floating_point() &&
             scores.isfinite().all().item<bool>(),
-        "{} options.ranker must give one finite score per item, floats [{}], but got {}. Correct the function.",
-        kRecommend,
+        "[Recommender::recommend] options.ranker must give one finite score per item, floats [{}], but got {}. Correct the function.",
         ids.size(),
         describe(scores));
     const at::Tensor floats = scores.detach().to(at::kFloat).contiguous();

@@ -144,7 +144,7 @@ class Exclusions {
     TESSERA_CHECK_VALUE(
         splits_.front() == 0 &&
             splits_.back() == static_cast<int64_t>(ids_.size()) &&
-            std::is_sorted(splits_.begin(), splits_.end()),
+            std::ranges::is_sorted(splits_),
         "[TopKIndex] the row_splits of excluded must begin with 0, must not decrease, and must end with the number of its values, {}. Make it with RaggedFeature::from_lengths().",
         ids_.size());
     for (int64_t query = 0; query < queries; ++query) {
@@ -200,16 +200,15 @@ class ExactIndex : public TopKIndex {
 
  private:
   TopK nearest(const at::Tensor& queries, int64_t k) const override {
-    const RowSegment segment{
-        .rows = {.first = vectors_.const_data_ptr<float>()},
-        .num_rows = size()};
     std::vector<ScanRequest> requests;
     for (int64_t query = 0; query < queries.size(0); ++query) {
       requests.push_back(
           {.vector = queries.const_data_ptr<float>() + query * dim(), .k = k});
     }
     const auto results = scan(
-        {.dim = dim(), .segments = {&segment, 1}},
+        {.dim = dim(),
+         .rows = {.first = vectors_.const_data_ptr<float>()},
+         .num_rows = size()},
         requests,
         {.num_threads = thread_count(),
          .run_tasks = [&](int64_t count, const auto& task) {

@@ -223,8 +223,7 @@ std::vector<std::vector<ScoredRow>> scan_in_all_ways(
   return results;
 }
 
-// A table with replaced rows, a second table, and everything else that a scan can have, all
-// of random size.
+// A table with replaced rows, and everything else that a scan can have, all of random size.
 void check_random_scan(const Format& format, int64_t dim, bool has_exact) {
   const int64_t count = any_of(1, 40) * (any_of(0, 3) == 0 ? 64 : 17);
   const std::vector<float> values = normals(count * dim);
@@ -262,38 +261,20 @@ void check_random_scan(const Format& format, int64_t dim, bool has_exact) {
     chunks.push_back(words.data() + chunk * 16);
     exact_chunks.push_back(exact_words.data() + chunk * 16);
   }
-  std::vector<RowSegment> segments(2);
-  segments[0].rows = base.memory();
-  segments[0].rows.overlaid = chunks.data();
-  segments[0].num_rows = count;
-  // The second segment has the changes once more, at places of their own.
-  std::vector<const void*> own_places;
-  std::vector<const void*> own_exact_places;
-  for (int64_t row = count - 1; row >= 0; --row) {
-    own_places.push_back(changes.place(row));
-    own_exact_places.push_back(exact_changes.place(row));
-  }
-  segments[1].rows = changes.memory();
-  segments[1].rows.places = own_places.data();
-  segments[1].num_rows = count;
-  segments[1].first_number = count;
+  ScanRows rows{.dim = dim, .rows = base.memory(), .num_rows = count};
+  rows.rows.overlaid = chunks.data();
   if (has_exact) {
-    segments[0].exact_rows = exact_base.memory();
-    segments[0].exact_rows.overlaid = exact_chunks.data();
-    segments[1].exact_rows = exact_changes.memory();
-    segments[1].exact_rows.places = own_exact_places.data();
+    rows.exact_rows = exact_base.memory();
+    rows.exact_rows.overlaid = exact_chunks.data();
   }
   const Rows& scored = has_exact ? exact_base : base;
   const Rows& scored_changes = has_exact ? exact_changes : changes;
   std::vector<std::pair<int64_t, std::vector<float>>> numbers;
-  for (int64_t row = 0; row < 2 * count; ++row) {
+  for (int64_t row = 0; row < count; ++row) {
     numbers.emplace_back(
         row,
-        row >= count           ? scored_changes.numbers(2 * count - 1 - row)
-            : is_replaced[row] ? scored_changes.numbers(row)
-                               : scored.numbers(row));
+        is_replaced[row] ? scored_changes.numbers(row) : scored.numbers(row));
   }
-  const ScanRows rows{.dim = dim, .segments = segments};
 
   const int64_t num_requests = any_of(1, 33);
   const std::vector<float> queries = normals(num_requests * dim);
@@ -401,11 +382,11 @@ TEST(RowScanTest, BoundsHoldForHardRows) {
     for (const int bits : {0, 8, 4}) {
       SCOPED_TRACE(std::to_string(round) + " " + std::to_string(bits));
       const Rows rows({"", Storage::kFloat32, bits}, dim, values);
-      const RowSegment segment{
+      const ScanRows scanned{
+          .dim = dim,
           .rows = rows.memory(),
           .exact_rows = bits == 0 ? RowMemory() : exact.memory(),
           .num_rows = count};
-      const ScanRows scanned{.dim = dim, .segments = {&segment, 1}};
       const ScanRequest request{.vector = query.data(), .k = any_of(1, 30)};
       std::vector<std::pair<int64_t, std::vector<float>>> numbers;
       for (int64_t row = 0; row < count; ++row) {
@@ -448,12 +429,11 @@ TEST(RowScanTest, BoundsHoldIfAllCodesAreOffByHalfAStep) {
     std::vector<float> query(kDim, 1.0F);
     query[0] = 0.0F;
     query[1] = 0.0F;
-    const RowSegment segment{
-        .rows = rows.memory(),
-        .exact_rows = exact.memory(),
-        .num_rows = kCount};
     const auto found = scan_in_all_ways(
-        {.dim = kDim, .segments = {&segment, 1}},
+        {.dim = kDim,
+         .rows = rows.memory(),
+         .exact_rows = exact.memory(),
+         .num_rows = kCount},
         {{.vector = query.data(), .k = 1}})[0];
     EXPECT_EQ(found[0].number, kCount - 1);
   }
@@ -465,8 +445,8 @@ TEST(RowScanTest, BoundsHoldForProductsBelowTheSmallestNumber) {
   const std::vector<float> values = normals(kCount * kDim, 1e-25F);
   const std::vector<float> query = normals(kDim, 1e-20F);
   const Rows rows(kFloat32, kDim, values);
-  const RowSegment segment{.rows = rows.memory(), .num_rows = kCount};
-  const ScanRows scanned{.dim = kDim, .segments = {&segment, 1}};
+  const ScanRows scanned{
+      .dim = kDim, .rows = rows.memory(), .num_rows = kCount};
   std::vector<std::pair<int64_t, std::vector<float>>> numbers;
   for (int64_t row = 0; row < kCount; ++row) {
     numbers.emplace_back(row, rows.numbers(row));
@@ -487,10 +467,9 @@ TEST(RowScanTest, SumsThatOverflowFloat32AreScoredExactly) {
     values[(kCount - 1) * kDim + i] = i < kDim / 2 ? -3e38F : 3e38F;
   }
   const Rows rows(kFloat32, kDim, values);
-  const RowSegment segment{.rows = rows.memory(), .num_rows = kCount};
   const std::vector<float> query(kDim, 1.0F);
   const auto found = scan_in_all_ways(
-      {.dim = kDim, .segments = {&segment, 1}},
+      {.dim = kDim, .rows = rows.memory(), .num_rows = kCount},
       {{.vector = query.data(), .k = 1}})[0];
   EXPECT_EQ(found[0], (ScoredRow{.number = kCount - 1, .score = 0.0F}));
 }
@@ -501,29 +480,27 @@ TEST(RowScanTest, EqualScoresAreOrderedByNumber) {
   std::fill(values.begin() + 150 * kDim, values.begin() + 160 * kDim, 2.0F);
   const Rows exact(kFloat32, kDim, values);
   const Rows rows(kInt8, kDim, values);
-  const std::array<RowSegment, 2> segments{{
-      {.rows = rows.memory(),
-       .exact_rows = exact.memory(),
-       .num_rows = 200,
-       .first_number = 200},
-      {.rows = exact.memory(), .num_rows = 200},
-  }};
   const std::vector<float> query(kDim, 1.0F);
-  const std::vector<int64_t> excluded{150, 351};
-  const auto found = scan_in_all_ways(
-      {.dim = kDim, .segments = segments},
-      {{.vector = query.data(), .k = 21, .excluded = excluded}})[0];
+  const std::vector<int64_t> excluded{1, 151};
   std::vector<ScoredRow> expected;
-  for (int64_t row = 151; row < 160; ++row) {
+  for (const int64_t row : {150, 152, 153, 154, 155, 156, 157, 158, 159}) {
     expected.push_back({.number = row, .score = 10.0F});
   }
-  for (const int64_t row : {350, 352, 353, 354, 355, 356, 357, 358, 359}) {
-    expected.push_back({.number = row, .score = 10.0F});
-  }
-  for (int64_t row = 0; row < 3; ++row) {
+  for (const int64_t row : {0, 2, 3}) {
     expected.push_back({.number = row, .score = 5.0F});
   }
-  EXPECT_EQ(found, expected);
+  const std::array<ScanRows, 2> scans{{
+      {.dim = kDim,
+       .rows = rows.memory(),
+       .exact_rows = exact.memory(),
+       .num_rows = 200},
+      {.dim = kDim, .rows = exact.memory(), .num_rows = 200},
+  }};
+  for (const ScanRows& scanned : scans) {
+    const auto found = scan_in_all_ways(
+        scanned, {{.vector = query.data(), .k = 12, .excluded = excluded}})[0];
+    EXPECT_EQ(found, expected);
+  }
 }
 
 TEST(RowScanTest, NanIsNeverAResult) {
@@ -546,10 +523,9 @@ TEST(RowScanTest, NanIsNeverAResult) {
       many.insert(many.end(), values.begin(), values.end());
     }
     const Rows rows(kFloat32, 2, many);
-    const RowSegment segment{.rows = rows.memory(), .num_rows = 5 * copies};
     const std::vector<float> query{1.0F, 1.0F};
     const auto found = scan_in_all_ways(
-        {.dim = 2, .segments = {&segment, 1}},
+        {.dim = 2, .rows = rows.memory(), .num_rows = 5 * copies},
         {{.vector = query.data(), .k = int64_t{1} << 60}})[0];
     ASSERT_EQ(found.size(), 3 * copies);
     EXPECT_EQ(found[0], (ScoredRow{.number = 1, .score = kInfinity}));
@@ -559,19 +535,28 @@ TEST(RowScanTest, NanIsNeverAResult) {
 }
 
 TEST(RowScanTest, ReadsOnlyAllowedRows) {
-  // The other rows have no memory.
+  // The other rows have no memory, because all rows are replaced, most of them by nullptr.
   constexpr int64_t kRows = 1'000'000;
   const std::vector<float> row{1.0F, 2.0F};
   std::vector<const void*> places(kRows);
+  std::vector<OverlaidWord> words;
+  for (int64_t first = 0; first < kRows; first += OverlaidWord::kRows) {
+    words.push_back({.replaced = ~uint64_t{0}, .rows = places.data() + first});
+  }
+  std::vector<const OverlaidWord*> chunks;
+  for (size_t word = 0; word < words.size();
+       word += kernels::LocateArgs::kChunkRows / OverlaidWord::kRows) {
+    chunks.push_back(words.data() + word);
+  }
   RowSet allowed(kRows);
   for (const int64_t number : {0, 63, 64, 999'999}) {
     places[number] = row.data();
     allowed.add(number);
   }
-  const RowSegment segment{
-      .rows = {.places = places.data()}, .num_rows = kRows};
   const auto found = scan_in_all_ways(
-      {.dim = 2, .segments = {&segment, 1}},
+      {.dim = 2,
+       .rows = {.first = row.data(), .overlaid = chunks.data()},
+       .num_rows = kRows},
       {{.vector = row.data(), .k = 9, .allowed = &allowed}})[0];
   ASSERT_EQ(found.size(), 4);
   EXPECT_EQ(found[3], (ScoredRow{.number = 999'999, .score = 5.0F}));
@@ -579,11 +564,8 @@ TEST(RowScanTest, ReadsOnlyAllowedRows) {
 
 TEST(RowScanTest, NothingToScanGivesNothing) {
   const std::vector<float> query{1.0F};
-  const RowSegment empty;
   const ScanRequest request{.vector = query.data(), .k = 3};
   EXPECT_TRUE(scan({.dim = 1}, {&request, 1})[0].empty());
-  EXPECT_TRUE(
-      scan({.dim = 1, .segments = {&empty, 1}}, {&request, 1})[0].empty());
   EXPECT_TRUE(scan({.dim = 1}, {}).empty());
 }
 

@@ -6,8 +6,6 @@
 #include "packages/search/src/scan/item_filter.h"
 #include "src/common/check.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <unordered_map>
 #include <utility>
 

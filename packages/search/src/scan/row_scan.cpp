@@ -70,12 +70,6 @@ void locate_word(
     int64_t first,
     uint64_t mask,
     const void** places) {
-  if (rows.places != nullptr) {
-    for (; mask != 0; mask &= mask - 1) {
-      *places++ = rows.places[first + std::countr_zero(mask)];
-    }
-    return;
-  }
   const int64_t row_bytes = row_bytes_of(rows, dim);
   const char* base = static_cast<const char*>(rows.first) + first * row_bytes;
   OverlaidWord word;
@@ -124,38 +118,26 @@ void decode(
   }
 }
 
-// The 64 bits of a set from `first` on.
-uint64_t bits_from(const RowSet& rows, int64_t first) {
-  const auto words = rows.words();
-  const auto at = [&](size_t i) { return i < words.size() ? words[i] : 0; };
-  const auto i = static_cast<size_t>(first / kWord);
-  const int64_t shift = first % kWord;
-  return shift == 0 ? at(i) : at(i) >> shift | at(i + 1) << (kWord - shift);
-}
-
 // The memory whose rows give the scores.
-const RowMemory& scored_rows(const RowSegment& segment) {
-  const RowMemory& exact = segment.exact_rows;
-  return exact.first == nullptr && exact.places == nullptr ? segment.rows
-                                                           : exact;
+const RowMemory& scored_rows(const ScanRows& rows) {
+  return rows.exact_rows.first == nullptr ? rows.rows : rows.exact_rows;
 }
 
 // The numbers [dim] that give the score of a row, in its own memory or in `buffer`.
 const float* numbers_of(
     const kernels::KernelTable& kernels,
-    const RowSegment& segment,
-    int64_t dim,
+    const ScanRows& rows,
     int64_t row,
     std::vector<float>& buffer) {
-  const RowMemory& memory = scored_rows(segment);
+  const RowMemory& memory = scored_rows(rows);
   const void* place = nullptr;
   const uint64_t bit = uint64_t{1} << (row % kWord);
-  locate_word(memory, dim, row / kWord * kWord, bit, &place);
+  locate_word(memory, rows.dim, row / kWord * kWord, bit, &place);
   if (is_float32(memory)) {
     return static_cast<const float*>(place);
   }
-  buffer.resize(static_cast<size_t>(dim));
-  decode(kernels, memory, {&place, 1}, dim, buffer.data());
+  buffer.resize(static_cast<size_t>(rows.dim));
+  decode(kernels, memory, {&place, 1}, rows.dim, buffer.data());
   return buffer.data();
 }
 
@@ -178,8 +160,7 @@ float to_float(double value) {
 struct Candidate {
   float lower = 0.0F;
   float upper = 0.0F;
-  const RowSegment* segment = nullptr;
-  int64_t row = 0;  // of the segment
+  int64_t row = 0;
 };
 
 // The rows that may be among the k best of one request.
@@ -241,10 +222,8 @@ class Pass {
         integers_(has_integers_ ? vectors_.size() : 0),
         numbers_((kWord + 1) * stride_),
         scratch_(kWord * stride_),
-        allows_all_(std::any_of(
-            requests.begin(),
-            requests.end(),
-            [](const ScanRequest& request) {
+        allows_all_(
+            std::ranges::any_of(requests, [](const ScanRequest& request) {
               return request.allowed == nullptr;
             })) {
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -253,21 +232,18 @@ class Pass {
     }
   }
 
-  // Scans the given part of each segment.
+  // Scans the given part of the rows.
   void run(int64_t part, int64_t num_parts) {
-    for (const RowSegment& segment : rows_.segments) {
-      segment_ = &segment;
-      const int64_t words = (segment.num_rows + kWord - 1) / kWord;
-      const int64_t end = words * (part + 1) / num_parts;
-      for (int64_t word = words * part / num_parts; word < end; ++word) {
-        const int64_t first = word * kWord;
-        const int64_t count = std::min(kWord, segment.num_rows - first);
-        const uint64_t all = ~uint64_t{0} >> (kWord - count);
-        const uint64_t allowed = all & allowed_from(first);
-        add(first, std::popcount(allowed) > kFewRows ? all : allowed);
-      }
-      estimate();
+    const int64_t words = (rows_.num_rows + kWord - 1) / kWord;
+    const int64_t end = words * (part + 1) / num_parts;
+    for (int64_t word = words * part / num_parts; word < end; ++word) {
+      const int64_t first = word * kWord;
+      const int64_t count = std::min(kWord, rows_.num_rows - first);
+      const uint64_t all = ~uint64_t{0} >> (kWord - count);
+      const uint64_t allowed = all & allowed_in(static_cast<size_t>(word));
+      add(first, std::popcount(allowed) > kFewRows ? all : allowed);
     }
+    estimate();
   }
 
   const Candidates& candidates(size_t request) const {
@@ -312,12 +288,12 @@ class Pass {
     lost_ = std::max(lost_, lost / weight);
   }
 
-  // The rows of the word at `first` that at least one request allows.
-  uint64_t allowed_from(int64_t first) const {
+  // The rows of a word that at least one request allows.
+  uint64_t allowed_in(size_t word) const {
     uint64_t allowed = allows_all_ ? ~uint64_t{0} : 0;
     for (size_t i = 0; i < requests_.size() && !allows_all_; ++i) {
-      allowed |=
-          bits_from(*requests_[i].allowed, segment_->first_number + first);
+      const auto words = requests_[i].allowed->words();
+      allowed |= word < words.size() ? words[word] : 0;
     }
     return allowed;
   }
@@ -329,11 +305,10 @@ class Pass {
       estimate();
     }
     const void** places = places_.data() + num_rows_;
-    locate_word(segment_->rows, rows_.dim, first, mask, places);
+    locate_word(rows_.rows, rows_.dim, first, mask, places);
     // The processor prefetches rows that lie close together.
     for (int64_t i = 0; count <= kFewRows && i < count; ++i) {
-      kernels::prefetch_row(
-          places[i], row_bytes_of(segment_->rows, rows_.dim), 0);
+      kernels::prefetch_row(places[i], row_bytes_of(rows_.rows, rows_.dim), 0);
     }
     if (count == kWord) {
       std::iota(indices_.begin(), indices_.end(), first);
@@ -349,8 +324,7 @@ class Pass {
     if (num_rows_ == 0) {
       return;
     }
-    const bool has_integers =
-        segment_->rows.quantized_bits == 8 && has_integers_;
+    const bool has_integers = rows_.rows.quantized_bits == 8 && has_integers_;
     measure_rows(has_integers, has_integers ? 0.0F : load_rows());
     const ScanArgs args{
         .dim = rows_.dim,
@@ -379,7 +353,7 @@ class Pass {
 
   // Makes the rows floats. Returns the largest absolute value.
   float load_rows() {
-    const RowMemory& memory = segment_->rows;
+    const RowMemory& memory = rows_.rows;
     const auto count = static_cast<size_t>(num_rows_);
     for (size_t i = 0; memory.quantized_bits != 0 && i < count; ++i) {
       QuantizedRow parts;
@@ -389,11 +363,9 @@ class Pass {
     scales_.fill(1.0F);
     offsets_.fill(0.0F);
     // The kernel reads 16 floats at a time, but must not read behind the last row.
-    const bool are_consecutive =
-        memory.overlaid == nullptr && memory.places == nullptr;
     const int64_t last = indices_[count - 1] * rows_.dim;
-    const bool is_inside =
-        are_consecutive && last + stride_ <= segment_->num_rows * rows_.dim;
+    const bool is_inside = memory.overlaid == nullptr &&
+        last + stride_ <= rows_.num_rows * rows_.dim;
     if (!is_float32(memory) || (rows_.dim % 16 != 0 && !is_inside)) {
       decode(
           kernels_,
@@ -417,7 +389,7 @@ class Pass {
 
   // Sets what the kernel needs of each row.
   void measure_rows(bool has_integers, float size) {
-    const bool is_exact = &scored_rows(*segment_) == &segment_->rows;
+    const bool is_exact = &scored_rows(rows_) == &rows_.rows;
     const float half_step = is_exact ? 0.0F : 0.5F;
     const float rounding = to_float(
         (static_cast<double>(rows_.dim + 16) * 0x1p-23 +
@@ -441,11 +413,11 @@ class Pass {
   }
 
   void add_candidate(size_t request, int64_t row) {
-    const int64_t number = segment_->first_number + indices_[row];
+    const int64_t number = indices_[row];
     const auto& [vector, k, allowed, excluded] = requests_[request];
     if ((allowed != nullptr &&
          (number >= allowed->size() || !allowed->contains(number))) ||
-        std::binary_search(excluded.begin(), excluded.end(), number)) {
+        std::ranges::binary_search(excluded, number)) {
       return;
     }
     const kernels::ScanQuery& query = queries_[request];
@@ -456,8 +428,7 @@ class Pass {
     candidates_[request].add(
         {.lower = is_bounded ? score - error : -kInfinity,
          .upper = is_bounded ? score + error : kInfinity,
-         .segment = segment_,
-         .row = indices_[row]});
+         .row = number});
   }
 
   const ScanRows& rows_;
@@ -472,7 +443,6 @@ class Pass {
   bool allows_all_;
   double lost_ = 0.0;  // the largest share of |q| that integers do not have
   std::vector<Candidates> candidates_;
-  const RowSegment* segment_ = nullptr;
   // The rows that are estimated next.
   int64_t num_rows_ = 0;
   std::array<int64_t, kWord> indices_ = {};
@@ -494,14 +464,11 @@ std::vector<ScoredRow> best_of(
     const kernels::KernelTable& kernels) {
   std::vector<float> buffer;
   std::vector<ScoredRow> scored;
-  for (const auto& [lower, upper, segment, row] : candidates) {
+  for (const auto& [lower, upper, row] : candidates) {
     const double score = dot_of(
-        request.vector,
-        numbers_of(kernels, *segment, rows.dim, row, buffer),
-        rows.dim);
+        request.vector, numbers_of(kernels, rows, row, buffer), rows.dim);
     if (!std::isnan(score)) {
-      scored.push_back(
-          {.number = segment->first_number + row, .score = to_float(score)});
+      scored.push_back({.number = row, .score = to_float(score)});
     }
   }
   const auto kept = std::min(request.k, static_cast<int64_t>(scored.size()));
@@ -522,10 +489,6 @@ std::vector<std::vector<ScoredRow>> scan(
     const ScanRows& rows,
     std::span<const ScanRequest> requests,
     const ScanOptions& options) {
-  int64_t num_rows = 0;
-  for (const RowSegment& segment : rows.segments) {
-    num_rows += segment.num_rows;
-  }
   std::vector<ScanRequest> checked(requests.begin(), requests.end());
   for (ScanRequest& request : checked) {
     TESSERA_CHECK_VALUE(
@@ -538,7 +501,7 @@ std::vector<std::vector<ScoredRow>> scan(
             request.vector + rows.dim,
             [](float value) { return std::isfinite(value); }),
         "[scan] the vector of a request must be finite, but has NaN or infinity. Look for a division by 0 in the model.");
-    request.k = std::min(request.k, std::max<int64_t>(num_rows, 1));
+    request.k = std::min(request.k, std::max<int64_t>(rows.num_rows, 1));
   }
   const kernels::KernelTable& kernels =
       options.kernels == nullptr ? active_kernels() : *options.kernels;
@@ -547,7 +510,7 @@ std::vector<std::vector<ScoredRow>> scan(
   // Blocks run beside each other. Few rows are not worth another thread.
   const int64_t parts = std::min(
       (options.num_threads + blocks - 1) / std::max<int64_t>(blocks, 1),
-      1 + num_rows / kRowsPerThread);
+      1 + rows.num_rows / kRowsPerThread);
   std::vector<std::unique_ptr<Pass>> passes(
       static_cast<size_t>(blocks * parts));
   options.run_tasks(blocks * parts, [&](int64_t i) {

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Rows in memory, one after the other from `first` on, or each at a place of its own.
+/// Rows in memory, one after the other from `first` on.
 struct RowMemory {
   kernels::Storage storage = kernels::Storage::kFloat32;
   /// 8 or 4: the rows have the format of kernels::QuantizedRow, and kReadAfterRow bytes may
@@ -20,24 +20,16 @@ struct RowMemory {
   const void* first = nullptr;
   /// Rows that others replace, as in kernels::LocateArgs.
   const kernels::OverlaidWord* const* overlaid = nullptr;
-  const void* const* places = nullptr;  // [num_rows]; then `first` is not used
-};
-
-/// Consecutive rows of a scan.
-struct RowSegment {
-  RowMemory rows = {};
-  /// The float32 rows from which `rows` were quantized, or nothing. If there are such rows,
-  /// they give the scores. Otherwise the numbers count that a lookup returns.
-  RowMemory exact_rows = {};
-  int64_t num_rows = 0;
-  /// Row i of the segment has the number first_number + i.
-  int64_t first_number = 0;
 };
 
 /// The rows to scan. Their scores are dot(vector, row).
 struct ScanRows {
   int64_t dim = 0;
-  std::span<const RowSegment> segments = {};
+  RowMemory rows = {};
+  /// The float32 rows from which `rows` were quantized, or nothing. If there are such rows,
+  /// they give the scores. Otherwise the numbers count that a lookup returns.
+  RowMemory exact_rows = {};
+  int64_t num_rows = 0;
 };
 
 struct ScanRequest {

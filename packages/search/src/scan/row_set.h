@@ -16,7 +16,7 @@ namespace tessera {
 ///
 ///   RowSet allowed(num_items);
 ///   allowed.add(7);
-///   allowed.for_each([](int64_t row) { ... });
+///   allowed &= RowSet::where(num_items, [](int64_t row) { ... });
 class RowSet {
  public:
   static constexpr int64_t kWordRows = 64;
@@ -25,11 +25,6 @@ class RowSet {
   explicit RowSet(int64_t size = 0)
       : size_(size),
         words_(static_cast<size_t>((size + kWordRows - 1) / kWordRows)) {}
-
-  /// The set of all rows.
-  static RowSet all(int64_t size) {
-    return RowSet(size).complement();
-  }
 
   /// The set of the rows of [0, size) for which contains_row(row) is true.
   template <class ContainsRow>
@@ -94,16 +89,6 @@ class RowSet {
     return words_;
   }
   std::span<const uint64_t> words() && = delete;
-
-  /// Calls visit(row) for the rows of the set, in ascending order.
-  template <class Visit>
-  void for_each(Visit visit) const {
-    for (size_t i = 0; i < words_.size(); ++i) {
-      for (uint64_t word = words_[i]; word != 0; word &= word - 1) {
-        visit(static_cast<int64_t>(i) * kWordRows + std::countr_zero(word));
-      }
-    }
-  }
 
  private:
   static size_t word_of(int64_t row) {

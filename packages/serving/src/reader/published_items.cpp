@@ -11,7 +11,6 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -338,12 +337,11 @@ std::vector<std::vector<ScoredRow>> ItemSearch::search(
     if (requests.empty()) {
       return;
     }
-    const RowSegment segment{
-        .rows = table->memory(),
-        .exact_rows = exact == nullptr ? RowMemory() : exact->memory(),
-        .num_rows = size};
     auto rows = scan(
-        {.dim = table->file().dim, .segments = std::span(&segment, 1)},
+        {.dim = table->file().dim,
+         .rows = table->memory(),
+         .exact_rows = exact == nullptr ? RowMemory() : exact->memory(),
+         .num_rows = size},
         requests);
     for (size_t i = 0; i < rows.size(); ++i) {
       found[places[i]] = std::move(rows[i]);
