@@ -10,11 +10,7 @@
 
 #include <algorithm>
 #include <exception>
-#include <functional>
 #include <limits>
-#include <memory>
-#include <optional>
-#include <utility>
 #include <vector>
 
 namespace tessera::data {

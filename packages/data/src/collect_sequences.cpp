@@ -17,20 +17,17 @@ namespace tessera::data {
 namespace {
 
 constexpr const char* kCollectName = "collect_sequences";
-constexpr const char* kCollectWhere = "[collect_sequences]";
 
 void validate(const detail::CollectOptions& options) {
   check_column_name(kCollectName, "by", options.by);
   check_column_name(kCollectName, "time", options.time);
   TESSERA_CHECK_VALUE(
       options.min_length >= 1,
-      "{} min_length must be >= 1, but got {}. Leave it at 1 to keep all sequences.",
-      kCollectWhere,
+      "[collect_sequences] min_length must be >= 1, but got {}. Leave it at 1 to keep all sequences.",
       options.min_length);
   TESSERA_CHECK_VALUE(
       !options.max_length || *options.max_length >= 1,
-      "{} max_length must be >= 1, but got {}. Leave it unset to keep all examples.",
-      kCollectWhere,
+      "[collect_sequences] max_length must be >= 1, but got {}. Leave it unset to keep all examples.",
       options.max_length.value_or(1));
 }
 
@@ -45,9 +42,8 @@ std::vector<std::string> values_of(
     }
   }
   TESSERA_CHECK_VALUE(
-      std::find(values.begin(), values.end(), options.by) == values.end(),
-      "{} `values` has the column '{}' of `by`, which the result has anyway. Leave it out.",
-      kCollectWhere,
+      std::ranges::find(values, options.by) == values.end(),
+      "[collect_sequences] `values` has the column '{}' of `by`, which the result has anyway. Leave it out.",
       shorten(options.by));
   return values;
 }
@@ -68,15 +64,15 @@ Columns collect_sequences(
     auto needed = std::make_shared<Columns>();
     needed->add(options.by, range.columns->at(options.by));
     for (const std::string& name : values_of(options, *range.columns)) {
-      needed->add(name, find_value_column(*range.columns, name, kCollectWhere));
+      needed->add(
+          name, find_value_column(*range.columns, name, "[collect_sequences]"));
     }
     parts.push_back(
         {.columns = needed, .first = range.first, .count = range.count});
   });
   TESSERA_CHECK_VALUE(
       !parts.empty(),
-      "{} expected a dataset with examples, but got none, so their columns are unknown. Check the files, and the conditions of filter().",
-      kCollectWhere);
+      "[collect_sequences] expected a dataset with examples, but got none, so their columns are unknown. Check the files, and the conditions of filter().");
   const RowRange all = owned_range(copy_rows(parts));
   parts.clear();
   std::vector<int64_t> rows(times.values.size());
@@ -85,7 +81,7 @@ Columns collect_sequences(
   std::vector<int64_t> heads;  // an example of each sequence
   std::vector<int64_t> splits{0};
   visit_values(all.columns->at(options.by), [&](auto users) {
-    std::stable_sort(rows.begin(), rows.end(), [&](int64_t a, int64_t b) {
+    std::ranges::stable_sort(rows, [&](int64_t a, int64_t b) {
       return users[a] != users[b] ? users[a] < users[b]
                                   : times.values[a] < times.values[b];
     });

@@ -42,8 +42,7 @@ void check_row_splits(
     std::string_view column) {
   TESSERA_CHECK_VALUE(
       !row_splits.empty() && row_splits.front() == 0 &&
-          row_splits.back() == num_values &&
-          std::is_sorted(row_splits.begin(), row_splits.end()),
+          row_splits.back() == num_values && std::ranges::is_sorted(row_splits),
       "[Columns '{}'] row_splits must ascend from 0 to {}, the number of values. Pass one split more than there are examples.",
       shorten(column),
       num_values);

@@ -104,9 +104,8 @@ void Columns::add(std::string name, Column column) {
 }
 
 bool Columns::contains(std::string_view name) const {
-  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.first == name;
-  });
+  return std::ranges::any_of(
+      entries_, [&](const Entry& entry) { return entry.first == name; });
 }
 
 ColumnView view_of(const Column& column, std::vector<at::Tensor>& kept) {
@@ -209,9 +208,8 @@ constexpr int64_t kMaxListValues = 10;
 
 // The text without line breaks and other control characters, and not too long.
 std::string cell_of(std::string text) {
-  std::replace_if(
-      text.begin(),
-      text.end(),
+  std::ranges::replace_if(
+      text,
       [](char byte) {
         return static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f;
       },

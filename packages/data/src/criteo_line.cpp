@@ -153,8 +153,7 @@ bool is_integer(std::string_view field) {
 }
 
 bool is_category(std::string_view field) {
-  return field.size() <= 8 &&
-      std::all_of(field.begin(), field.end(), [](char c) {
+  return field.size() <= 8 && std::ranges::all_of(field, [](char c) {
            return hexadecimal_digit(c) >= 0;
          });
 }

@@ -14,15 +14,11 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace tessera::data {
 
@@ -383,12 +379,10 @@ class CriteoReader::Batches {
 
   void count(const MalformedLine& line) {
     const auto describe = [&] {
-      return c10::str(
-          "'",
+      return fmt::format(
+          "'{}' line {}: {}",
           options_.files[block_->lines.file],
-          "' line ",
           block_->lines.first_line_of_file + line.line + 1,
-          ": ",
           criteo_line_problem(
               line.text, static_cast<size_t>(options_.max_line_bytes)));
     };

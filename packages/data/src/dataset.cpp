@@ -15,7 +15,6 @@ namespace tessera::data {
 
 namespace {
 
-constexpr const char* kWhere = "[Dataset]";
 constexpr int64_t kAllRows = std::numeric_limits<int64_t>::max();
 
 class ColumnsStage : public RowStage {
@@ -66,8 +65,7 @@ class SourceStage : public RowStage {
     count_ = expected;
     TESSERA_CHECK_VALUE(
         count == expected,
-        "{} expected {} examples from the source, but got {}. Do not change the files while they are read.",
-        kWhere,
+        "[Dataset] expected {} examples from the source, but got {}. Do not change the files while they are read.",
         expected,
         count);
   }
@@ -83,8 +81,7 @@ class SourceStage : public RowStage {
         : stage_(stage), rows_(first), reader_(stage.source_->open(first)) {
       TESSERA_CHECK_VALUE(
           reader_ != nullptr,
-          "{} open() of the source returned no reader. Return one, or raise an error.",
-          kWhere);
+          "[Dataset] open() of the source returned no reader. Return one, or raise an error.");
     }
 
     std::optional<RowRange> operator()(int64_t max_rows) {
@@ -120,8 +117,7 @@ class SourceStage : public RowStage {
       left_.count = left_.columns->batch_size();
       TESSERA_CHECK_VALUE(
           left_.count > 0,
-          "{} the source returned columns without examples. Return at least one example, or nullopt at the end.",
-          kWhere);
+          "[Dataset] the source returned columns without examples. Return at least one example, or nullopt at the end.");
       rows_ += left_.count;
       return true;
     }
@@ -247,15 +243,13 @@ class FilterStage : public RowStep {
     const at::Tensor result = predicate_(columns);
     TESSERA_CHECK_TYPE(
         result.defined() && result.scalar_type() == at::kBool,
-        "{} the predicate of filter() must return bool [{}], but got {}. Compare columns, such as values > 0.",
-        kWhere,
+        "[Dataset] the predicate of filter() must return bool [{}], but got {}. Compare columns, such as values > 0.",
         columns.batch_size(),
         describe(result));
     TESSERA_CHECK_VALUE(
         result.layout() == at::kStrided && result.device().is_cpu() &&
             result.dim() == 1 && result.numel() == columns.batch_size(),
-        "{} the predicate of filter() must return bool [{}] on the CPU, one for each example, but got {}.",
-        kWhere,
+        "[Dataset] the predicate of filter() must return bool [{}] on the CPU, one for each example, but got {}.",
         columns.batch_size(),
         describe(result));
     const at::Tensor flags = result.contiguous();
@@ -330,8 +324,7 @@ class MapStage : public RowStep {
           contiguous(map_(take_rows(std::move(*range)), MapContext(context))));
       TESSERA_CHECK_VALUE(
           result.count == count,
-          "{} the function of map() got {} examples, but returned {}. Return as many; use filter() to drop examples, or map() after batch().",
-          kWhere,
+          "[Dataset] the function of map() got {} examples, but returned {}. Return as many; use filter() to drop examples, or map() after batch().",
           count,
           result.count);
       kinds.check(*result.columns, "[Dataset] the function of map():");
@@ -375,8 +368,7 @@ class CacheStage : public RowStep {
       rows += range->count;
       TESSERA_CHECK_VALUE(
           bytes <= options_.max_bytes,
-          "{} cache() got more than max_bytes = {} bytes in the first {} examples. Increase max_bytes, cache fewer columns, or leave cache() out.",
-          kWhere,
+          "[Dataset] cache() got more than max_bytes = {} bytes in the first {} examples. Increase max_bytes, cache fewer columns, or leave cache() out.",
           options_.max_bytes,
           rows);
       ranges.push_back(*range);
@@ -394,8 +386,7 @@ class CacheStage : public RowStep {
 void check_count_argument(const char* function, int64_t count) {
   TESSERA_CHECK_VALUE(
       count >= 0,
-      "{} {}() expected a number of examples >= 0, but got {}.",
-      kWhere,
+      "[Dataset] {}() expected a number of examples >= 0, but got {}.",
       function,
       count);
 }
@@ -476,24 +467,21 @@ Dataset::Dataset(std::shared_ptr<const RowStage> stage)
 Dataset::Dataset(std::shared_ptr<const ExampleSource> source) {
   TESSERA_CHECK_VALUE(
       source != nullptr,
-      "{} expected a source, but got a null pointer. Pass an ExampleSource.",
-      kWhere);
+      "[Dataset] expected a source, but got a null pointer. Pass an ExampleSource.");
   stage_ = std::make_shared<SourceStage>(std::move(source));
 }
 
 Dataset::Dataset(Columns columns) {
   TESSERA_CHECK_VALUE(
       !columns.entries().empty(),
-      "{} expected at least one column, but got none. Add columns with Columns::add().",
-      kWhere);
+      "[Dataset] expected at least one column, but got none. Add columns with Columns::add().");
   stage_ = std::make_shared<ColumnsStage>(std::move(columns));
 }
 
 Dataset Dataset::shuffle(const detail::ShuffleOptions& options) const {
   TESSERA_CHECK_VALUE(
       options.buffer >= 1,
-      "{} buffer of shuffle() must be >= 1, but got {}. Set it to the number of examples that fit into memory.",
-      kWhere,
+      "[Dataset] buffer of shuffle() must be >= 1, but got {}. Set it to the number of examples that fit into memory.",
       options.buffer);
   return Dataset(shuffle_stage(stage_, options));
 }
@@ -523,24 +511,21 @@ Dataset Dataset::filter(
     std::function<at::Tensor(const Columns&)> predicate) const {
   TESSERA_CHECK_VALUE(
       predicate != nullptr,
-      "{} filter() expected a predicate, but got an empty function.",
-      kWhere);
+      "[Dataset] filter() expected a predicate, but got an empty function.");
   return Dataset(std::make_shared<FilterStage>(stage_, std::move(predicate)));
 }
 
 Dataset Dataset::map_with(detail::MapFunction map) const {
   TESSERA_CHECK_VALUE(
       map != nullptr,
-      "{} map() expected a function, but got an empty one.",
-      kWhere);
+      "[Dataset] map() expected a function, but got an empty one.");
   return Dataset(std::make_shared<MapStage>(stage_, std::move(map)));
 }
 
 Dataset Dataset::cache(const detail::CacheOptions& options) const {
   TESSERA_CHECK_VALUE(
       options.max_bytes >= 1,
-      "{} max_bytes of cache() must be >= 1, but got {}.",
-      kWhere,
+      "[Dataset] max_bytes of cache() must be >= 1, but got {}.",
       options.max_bytes);
   return Dataset(std::make_shared<CacheStage>(stage_, options));
 }
@@ -548,8 +533,7 @@ Dataset Dataset::cache(const detail::CacheOptions& options) const {
 Batches Dataset::batch(const detail::BatchOptions& options) const {
   TESSERA_CHECK_VALUE(
       options.size >= 1,
-      "{} size of batch() must be >= 1, but got {}. Set it to the number of examples in a batch.",
-      kWhere,
+      "[Dataset] size of batch() must be >= 1, but got {}. Set it to the number of examples in a batch.",
       options.size);
   return Batches(batch_stage(stage_, options));
 }
@@ -562,8 +546,7 @@ std::unique_ptr<ExampleReader> Dataset::open(int64_t epoch, int64_t first)
     const {
   TESSERA_CHECK_VALUE(
       epoch >= 0 && first >= 0,
-      "{} open() expected an epoch and a first example >= 0, but got {} and {}.",
-      kWhere,
+      "[Dataset] open() expected an epoch and a first example >= 0, but got {} and {}.",
       epoch,
       first);
   return std::make_unique<StageReader>(stage_, epoch, first);

@@ -87,7 +87,7 @@ class SelectStage : public RowStep {
       : RowStep(std::move(input)),
         parts_(std::move(parts)),
         part_(part),
-        size_(std::count(parts_->begin(), parts_->end(), part)) {}
+        size_(std::ranges::count(*parts_, part)) {}
 
   RowReader open(int64_t epoch, int64_t first) const override {
     return Reader(*this, epoch, first);

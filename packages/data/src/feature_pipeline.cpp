@@ -252,7 +252,7 @@ void validate(
     }
     given.insert(output.name);
     const auto location = [&] {
-      return c10::str("\n  '", shorten(output.name), "': ");
+      return fmt::format("\n  '{}': ", shorten(output.name));
     };
     if (!features.contains(output.name)) {
       problems += location() +
@@ -272,27 +272,21 @@ void validate(
       continue;  // any id is a key
     }
     if (needed == 0) {
-      problems += c10::str(
+      problems += fmt::format(
+          "{}{} gives keys of 64 bits, but its table '{}' has a vocabulary. Set TableConfig::keys, or change the transform.",
           location(),
           name_of(output.transform),
-          " gives keys of 64 bits, but its table '",
-          shorten(table.name),
-          "' has a vocabulary. Set TableConfig::keys, or change the transform.");
+          shorten(table.name));
       continue;
     }
     if (table.vocabulary_size != needed) {
-      problems += c10::str(
+      problems += fmt::format(
+          "{0}{1} gives ids in [0, {2}), but its table '{3}' has vocabulary_size {4}. Set vocabulary_size to {2}, or change the transform.",
           location(),
           name_of(output.transform),
-          " gives ids in [0, ",
           needed,
-          "), but its table '",
           shorten(table.name),
-          "' has vocabulary_size ",
-          table.vocabulary_size,
-          ". Set vocabulary_size to ",
-          needed,
-          ", or change the transform.");
+          table.vocabulary_size);
     }
     if (is_random(table.initializer) &&
         table.zero_rows < num_reserved_ids(output.transform)) {
@@ -302,11 +296,9 @@ void validate(
   }
   for (const auto& [name, entry] : features.entries()) {
     if (!given.contains(name)) {
-      problems += c10::str(
-          "\n  '",
-          shorten(name),
-          "': the layer has it, but the pipeline gives no such feature. Add an "
-          "output for it.");
+      problems += fmt::format(
+          "\n  '{}': the layer has it, but the pipeline gives no such feature. Add an output for it.",
+          shorten(name));
     }
   }
   TESSERA_CHECK_VALUE(

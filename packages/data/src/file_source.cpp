@@ -2,7 +2,6 @@
 #include <tessera/data/csv_source.h>
 #include <tessera/data/file_bytes.h>
 #include <tessera/data/file_source.h>
-#include <tessera/data/parquet_source.h>
 
 #include <tessera/common/shorten.h>
 
@@ -39,8 +38,7 @@ std::string_view format_of(const std::string& file) {
   }
   TESSERA_CHECK_VALUE(
       false,
-      "[{}] '{}' must be a CSV or Parquet file, but {} {}. {}",
-      kFileSource,
+      "[make_file_source] '{}' must be a CSV or Parquet file, but {} {}. {}",
       shorten(file),
       begins_gzip(begin_of_file(file)) ? "what it unpacks to is" : "it is",
       format->name,
@@ -52,15 +50,13 @@ std::string_view format_of(const std::string& file) {
 std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options) {
   TESSERA_CHECK_VALUE(
       !options.files.empty(),
-      "[{}] files must have the path of one file or more, but is empty.",
-      kFileSource);
+      "[make_file_source] files must have the path of one file or more, but is empty.");
   const std::string_view format = format_of(options.files.front());
   for (const std::string& file : options.files) {
     const std::string_view other = format_of(file);
     TESSERA_CHECK_VALUE(
         other == format,
-        "[{}] all files must have the same format, but '{}' is {} and '{}' is {}. Make a source for each format.",
-        kFileSource,
+        "[make_file_source] all files must have the same format, but '{}' is {} and '{}' is {}. Make a source for each format.",
         shorten(options.files.front()),
         format,
         shorten(file),

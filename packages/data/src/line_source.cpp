@@ -118,8 +118,8 @@ void LineSource::fill(Block& block) {
     check_text_begin(
         text.substr(0, kTextBeginBytes),
         begins_gzip(text),
-        c10::str(
-            "[", options_.reader, "] '", shorten(options_.files[file_]), "'"));
+        fmt::format(
+            "[{}] '{}'", options_.reader, shorten(options_.files[file_])));
   }
   drop_rest_of_line(block);
   cut_last_line(block, is_at_end);

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <span>
 #include <tuple>
 #include <unordered_map>
@@ -24,8 +23,6 @@ namespace tessera::data {
 
 namespace {
 
-constexpr const char* kSamplerName = "NegativeSampler";
-constexpr const char* kSampler = "[NegativeSampler]";
 constexpr int64_t kUnknown = -1;
 // After this many excluded draws, nearly all items may be excluded. A loop over all items
 // then finds the allowed ones.
@@ -35,16 +32,13 @@ void check_options(const NegativeSampler::Options& options) {
   constexpr int64_t kMaxNegatives = 65536;
   TESSERA_CHECK_VALUE(
       !options.item.empty() && !options.output.empty(),
-      "{} item and output must be names of columns, but one of them is empty.",
-      kSampler);
+      "[NegativeSampler] item and output must be names of columns, but one of them is empty.");
   TESSERA_CHECK_VALUE(
       options.excluded != ExcludedItems::kKnown || !options.user.empty(),
-      "{} excluded = kKnown needs the users, but user is empty. Set it to the column with the user.",
-      kSampler);
+      "[NegativeSampler] excluded = kKnown needs the users, but user is empty. Set it to the column with the user.");
   TESSERA_CHECK_VALUE(
       options.num_negatives >= 1 && options.num_negatives <= kMaxNegatives,
-      "{} num_negatives must be in [1, {}], but got {}.",
-      kSampler,
+      "[NegativeSampler] num_negatives must be in [1, {}], but got {}.",
       kMaxNegatives,
       options.num_negatives);
   // NaN fails this check, too. With a larger power, the weights of rare items would
@@ -52,8 +46,7 @@ void check_options(const NegativeSampler::Options& options) {
   constexpr double kMaxPower = 16.0;
   TESSERA_CHECK_VALUE(
       options.power >= 0.0 && options.power <= kMaxPower,
-      "{} power must be in [0, {}], but got {}. 0 is uniform, 1 is as in the data.",
-      kSampler,
+      "[NegativeSampler] power must be in [0, {}], but got {}. 0 is uniform, 1 is as in the data.",
       kMaxPower,
       options.power);
 }
@@ -74,8 +67,7 @@ class ValueNumbers {
         const T& value = values[static_cast<size_t>(range.first + i)];
         TESSERA_CHECK_VALUE(
             missing_ == nullptr || !is_missing(value),
-            "{} column '{}' has {}. Drop such examples before, with filter().",
-            kSampler,
+            "[NegativeSampler] column '{}' has {}. Drop such examples before, with filter().",
             shorten(name_),
             missing_);
         const auto next = static_cast<int64_t>(map.size());
@@ -92,8 +84,7 @@ class ValueNumbers {
       const auto& map = std::get<Map<T>>(values_);
       TESSERA_CHECK_TYPE(
           static_cast<int64_t>(map.size()) == size(),
-          "{} column '{}' must have the same kind as in the dataset of the sampler, but it has {}.",
-          kSampler,
+          "[NegativeSampler] column '{}' must have the same kind as in the dataset of the sampler, but it has {}.",
           shorten(name_),
           kind_of(columns.at(name_)));
       Map<T> others;
@@ -138,7 +129,7 @@ class ValueNumbers {
 
   template <class Use>
   void visit(const Columns& columns, Use&& use) const {
-    ExampleColumn{kSamplerName, name_}.visit<int64_t, std::string>(
+    ExampleColumn{"NegativeSampler", name_}.visit<int64_t, std::string>(
         columns, "integers or text", use);
   }
 
@@ -155,7 +146,7 @@ struct Exclusion {
   std::span<const int64_t> known = {};  // ascending
 
   bool has(int64_t item) const {
-    return item == own || std::binary_search(known.begin(), known.end(), item);
+    return item == own || std::ranges::binary_search(known, item);
   }
 };
 
@@ -190,12 +181,11 @@ struct NegativeSampler::Items {
     });
     TESSERA_CHECK_VALUE(
         items.size() > 0,
-        "{} expected examples with items, but the dataset has none.",
-        kSampler);
+        "[NegativeSampler] expected examples with items, but the dataset has none.");
     values = items.values();
     if (options.distribution == NegativeDistribution::kPopularity) {
       // For counts in [1, 2^63], the weights are above 1e-304, so they do not underflow.
-      const double largest = *std::max_element(counts.begin(), counts.end());
+      const double largest = *std::ranges::max_element(counts);
       for (const double count : counts) {
         weights.push_back(std::pow(count / largest, options.power));
       }
@@ -205,7 +195,7 @@ struct NegativeSampler::Items {
   }
 
   void collect_known(std::vector<std::pair<int64_t, int64_t>> pairs) {
-    std::sort(pairs.begin(), pairs.end());
+    std::ranges::sort(pairs);
     pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
     known_splits.push_back(0);
     for (const auto& [user, item] : pairs) {
@@ -337,8 +327,7 @@ Column NegativeSampler::sample(
       options.distribution == NegativeDistribution::kInBatch;
   TESSERA_CHECK_VALUE(
       !is_in_batch || context.is_batch,
-      "{} kInBatch needs whole batches. Call map() after batch().",
-      kSampler);
+      "[NegativeSampler] kInBatch needs whole batches. Call map() after batch().");
   std::vector<int64_t> items = items_->items.find(examples);
   std::vector<int64_t> users(items.size(), kUnknown);
   if (options.excluded == ExcludedItems::kKnown) {
@@ -360,8 +349,7 @@ Column NegativeSampler::sample(
       const int64_t item = items_->draw_allowed(excluded, random);
       TESSERA_CHECK_VALUE(
           item != kUnknown,
-          "{} all items are excluded for example {} (counted from 0). Drop such examples, or exclude fewer items.",
-          kSampler,
+          "[NegativeSampler] all items are excluded for example {} (counted from 0). Drop such examples, or exclude fewer items.",
           context.first_row + static_cast<int64_t>(row));
       numbers.push_back(item);
     }

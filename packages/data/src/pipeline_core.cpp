@@ -3,7 +3,6 @@
 
 #include <tessera/common/shorten.h>
 
-#include "src/common/check.h"
 #include "src/common/text.h"
 
 #include <fmt/format.h>
@@ -47,7 +46,7 @@ void check_output(const PipelineOutput& output, size_t index) {
                      : "one column",
       output.columns.size());
   TESSERA_CHECK_VALUE(
-      std::all_of(output.columns.begin(), output.columns.end(), is_utf8),
+      std::ranges::all_of(output.columns, is_utf8),
       "{} the names of columns must be UTF-8, but one is not. Rename the column.",
       where);
   TESSERA_CHECK_VALUE(
@@ -175,10 +174,9 @@ void PipelineCore::check_types() {
 bool PipelineCore::leaves_out(const PipelineInputs& inputs, const Step& step)
     const {
   return inputs.is_partial &&
-      !std::all_of(
-             step.columns.begin(), step.columns.end(), [&](size_t position) {
-               return inputs.columns[position].has_value();
-             });
+      !std::ranges::all_of(step.columns, [&](size_t position) {
+           return inputs.columns[position].has_value();
+         });
 }
 
 // Checks the columns of a batch. The error names all columns that don't fit.

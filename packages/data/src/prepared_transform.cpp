@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/prepared_transform.h"
 
-#include "packages/data/src/value_hash.h"
 #include "src/common/check.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <limits>
 #include <utility>
 
@@ -131,10 +129,7 @@ auto number_of(const transforms::Normalize& normalize) {
 }  // namespace
 
 void IdsMemory::take_row_splits(std::span<const int64_t> row_splits) {
-  std::copy(
-      row_splits.begin(),
-      row_splits.end(),
-      make_row_splits(row_splits.size()).begin());
+  std::ranges::copy(row_splits, make_row_splits(row_splits.size()).begin());
 }
 
 bool ReadableColumns::has(const ColumnView& column) const {
@@ -239,8 +234,7 @@ void PreparedTransform::write_ids(
     const ColumnView& column,
     int64_t* out) const {
   const auto bin_of = [](const auto& boundaries, auto value) {
-    return std::upper_bound(boundaries.begin(), boundaries.end(), value) -
-        boundaries.begin();
+    return std::ranges::upper_bound(boundaries, value) - boundaries.begin();
   };
   map_column<int64_t, float>(
       column, bucketize.missing, where_, out, [&]<class T>(T value) -> int64_t {
@@ -341,7 +335,7 @@ void PreparedTransform::to_ids(
     compact(ids, row_splits, max_length, memory);
   } else if (crossed.row_splits) {
     const auto copied = memory.make_row_splits(row_splits->size());
-    std::copy(row_splits->begin(), row_splits->end(), copied.begin());
+    std::ranges::copy(*row_splits, copied.begin());
   } else if (row_splits) {
     memory.take_row_splits(*row_splits);
   }

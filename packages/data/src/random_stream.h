@@ -106,8 +106,7 @@ inline AliasTable::AliasTable(const std::vector<double>& weights)
   }
   // Rounding has left the shares of these numbers a little below 1. The number with the
   // largest weight gets the rest.
-  const auto largest =
-      std::max_element(weights.begin(), weights.end()) - weights.begin();
+  const auto largest = std::ranges::max_element(weights) - weights.begin();
   for (const size_t i : small) {
     slots_[i] = {shares[i], largest};
   }

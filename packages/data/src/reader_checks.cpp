@@ -10,7 +10,6 @@
 #include <charconv>
 #include <clocale>
 #include <cmath>
-#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <system_error>

@@ -28,13 +28,11 @@ bool is_plain(const Column& column) {
 }
 
 std::string kind_text(const Columns::Entry& entry) {
-  return c10::str(
-      "'",
+  return fmt::format(
+      "'{}' ({}{})",
       shorten(entry.first),
-      "' (",
       entry.second.row_splits.defined() ? "lists of " : "",
-      kind_of(entry.second),
-      ")");
+      kind_of(entry.second));
 }
 
 // Makes `size` values of the kind of `model`. `write` fills in their memory.
@@ -179,9 +177,8 @@ RowRange part_of(const RowRange& range, int64_t first, int64_t count) {
 
 Columns contiguous(Columns columns) {
   const auto& entries = columns.entries();
-  if (std::all_of(entries.begin(), entries.end(), [](const auto& entry) {
-        return is_plain(entry.second);
-      })) {
+  if (std::ranges::all_of(
+          entries, [](const auto& entry) { return is_plain(entry.second); })) {
     return columns;
   }
   Columns result;

@@ -45,7 +45,7 @@ std::vector<double> quantile_boundaries(
       num_bins);
   std::vector<double> numbers = numbers_of(column, "quantile_boundaries");
   std::erase_if(numbers, [](double number) { return !std::isfinite(number); });
-  std::sort(numbers.begin(), numbers.end());
+  std::ranges::sort(numbers);
   TESSERA_CHECK_VALUE(
       !numbers.empty() && numbers.front() < numbers.back(),
       "[quantile_boundaries] expected two different numbers or more, but got {}{}. Leave the column out.",
@@ -54,8 +54,7 @@ std::vector<double> quantile_boundaries(
   const auto count = static_cast<int64_t>(numbers.size());
   // If many numbers equal the smallest one, they must be in the first bin. A boundary at
   // the smallest number would leave that bin empty.
-  const double lowest =
-      *std::upper_bound(numbers.begin(), numbers.end(), numbers.front());
+  const double lowest = *std::ranges::upper_bound(numbers, numbers.front());
   const int64_t bins = std::min(num_bins, count);  // at most one bin per number
   std::vector<double> boundaries;
   for (int64_t i = 1; i < bins; ++i) {

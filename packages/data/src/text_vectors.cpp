@@ -23,7 +23,6 @@ namespace tessera::data {
 namespace {
 
 constexpr int64_t kMaxDim = 100'000;
-constexpr const char* kReader = "load_text_vectors";
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr size_t kMaxLineBytes = size_t{1} << 22;
 
@@ -140,13 +139,11 @@ class Parser {
   TextVectors finish() {
     TESSERA_CHECK_VALUE(
         !words_.empty(),
-        "[{}] '{}' has no vectors. Pass a file of the text format of word2vec or GloVe.",
-        kReader,
+        "[load_text_vectors] '{}' has no vectors. Pass a file of the text format of word2vec or GloVe.",
         shorten(path_));
     TESSERA_CHECK_VALUE(
         !expected_ || is_full() || *expected_ == count(),
-        "[{}] '{}' must have {} words, as its first line says, but has {}. Get the whole file.",
-        kReader,
+        "[load_text_vectors] '{}' must have {} words, as its first line says, but has {}. Get the whole file.",
         shorten(path_),
         expected_.value_or(0),
         count());
@@ -159,7 +156,7 @@ class Parser {
     return static_cast<int64_t>(words_.size());
   }
   std::string where() const {
-    return c10::str("[", kReader, "] '", shorten(path_), "' line ", line_);
+    return c10::str("[load_text_vectors] '", shorten(path_), "' line ", line_);
   }
 
   // In word2vec's format, the first line has the number of words and the number of
@@ -207,18 +204,18 @@ TextVectors load_text_vectors(
     const detail::TextVectorOptions& options) {
   TESSERA_CHECK_VALUE(
       options.dim >= 0 && options.dim <= kMaxDim,
-      "[{}] dim must be in [0, {}], but got {}. Leave it at 0 to take it from the file.",
-      kReader,
+      "[load_text_vectors] dim must be in [0, {}], but got {}. Leave it at 0 to take it from the file.",
       kMaxDim,
       options.dim);
   TESSERA_CHECK_VALUE(
       !options.max_words || *options.max_words >= 1,
-      "[{}] max_words must be >= 1, but got {}. Leave it unset to read all words.",
-      kReader,
+      "[load_text_vectors] max_words must be >= 1, but got {}. Leave it unset to read all words.",
       options.max_words.value_or(1));
   Parser parser(path, options);
   LineSource source(
-      {.files = {path}, .max_line_bytes = kMaxLineBytes, .reader = kReader});
+      {.files = {path},
+       .max_line_bytes = kMaxLineBytes,
+       .reader = "load_text_vectors"});
   for (LineSource::Block block; !parser.is_full() && source.next(block);) {
     std::string_view text(
         block.text.data() + block.begin, block.end - block.begin);
@@ -236,20 +233,17 @@ int64_t copy_vectors(
     const FeaturePipeline& pipeline,
     std::string_view feature,
     const at::Tensor& rows) {
-  constexpr const char* kWhere = "[copy_vectors]";
   const int64_t size = pipeline.vocabulary_size(feature);
   TESSERA_CHECK_VALUE(
       from.vectors.defined() && from.vectors.dim() == 2 &&
           from.vectors.size(0) == static_cast<int64_t>(from.words.size()),
-      "{} expected a vector for each of {} words, but got {}.",
-      kWhere,
+      "[copy_vectors] expected a vector for each of {} words, but got {}.",
       from.words.size(),
       describe(from.vectors));
   TESSERA_CHECK_VALUE(
       rows.defined() && rows.dim() == 2 && rows.size(0) == size &&
           rows.size(1) == from.vectors.size(1),
-      "{} feature '{}' expected rows [{}, {}], but got {}. Pass the rows of its table, whose dim is that of the vectors.",
-      kWhere,
+      "[copy_vectors] feature '{}' expected rows [{}, {}], but got {}. Pass the rows of its table, whose dim is that of the vectors.",
       shorten(feature),
       size,
       from.vectors.size(1),

@@ -111,10 +111,8 @@ void check_vocabulary(
             where,
             values.size());
         TESSERA_CHECK_VALUE(
-            std::none_of(
-                values.begin(),
-                values.end(),
-                [](const auto& value) { return is_missing(value); }),
+            std::ranges::none_of(
+                values, [](const auto& value) { return is_missing(value); }),
             "{} values must not have the empty text or kMissing, because these stand for missing values. Remove the entry. The option `missing` decides about missing values.",
             where);
       },

@@ -13,15 +13,13 @@ namespace tessera::data {
 
 namespace {
 
-constexpr const char* kUserItems = "UserItems";
-
 std::vector<int64_t> integers_of(
     const RowRange& range,
     int64_t first,
     const std::string& name) {
   std::vector<int64_t> integers;
   const ExampleColumn column{
-      kUserItems,
+      "UserItems",
       name,
       "Convert it to ids with a FeaturePipeline in Dataset::map()."};
   column.visit<int64_t>(range, first, "integers", [&](int64_t, int64_t value) {
@@ -47,13 +45,11 @@ UserItems::UserItems(
 RaggedFeature UserItems::of(const at::Tensor& users) const {
   TESSERA_CHECK_TYPE(
       users.defined() && users.scalar_type() == at::kLong && users.is_cpu(),
-      "[{}] users must be an int64 tensor on the cpu, but got {}.",
-      kUserItems,
+      "[UserItems] users must be an int64 tensor on the cpu, but got {}.",
       users.defined() ? users.toString() : "an undefined tensor");
   TESSERA_CHECK_VALUE(
       users.dim() == 1,
-      "[{}] users must have the shape [n], but got {}.",
-      kUserItems,
+      "[UserItems] users must have the shape [n], but got {}.",
       users.sizes());
   const at::Tensor ids = users.contiguous();
   const std::span all(

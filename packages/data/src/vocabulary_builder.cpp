@@ -47,7 +47,7 @@ std::vector<ValueOf<Map>> most_frequent(
     std::nth_element(kept.begin(), end, kept.end(), is_before);
     kept.erase(end, kept.end());
   }
-  std::sort(kept.begin(), kept.end(), is_before);
+  std::ranges::sort(kept, is_before);
   std::vector<ValueOf<Map>> values;
   values.reserve(kept.size());
   for (const Counted& counted : kept) {

@@ -14,7 +14,6 @@
 #include <charconv>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -61,7 +60,7 @@ class HeaderParser {
     }
     next();
     expect(position_ == text_.size(), "the end of the header");
-    std::sort(keys.begin(), keys.end());
+    std::ranges::sort(keys);
     TESSERA_CHECK_VALUE(
         (keys == std::vector<std::string>{"descr", "fortran_order", "shape"}),
         "{}: the header must have the keys descr, fortran_order and shape, each once, but got {}. The file is damaged or not a .npy file.",

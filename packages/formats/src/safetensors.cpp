@@ -19,15 +19,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 namespace tessera {
 
@@ -145,8 +141,8 @@ class HeaderReader {
 
   const FileDtype& dtype_of(const Json& name) const {
     const auto dtypes = file_dtypes();
-    const auto found = std::find_if(
-        dtypes.begin(), dtypes.end(), [&](const FileDtype& candidate) {
+    const auto found =
+        std::ranges::find_if(dtypes, [&](const FileDtype& candidate) {
           return name == candidate.safetensors;
         });
     TESSERA_CHECK_VALUE(
@@ -186,10 +182,9 @@ void check_cover(
   for (const auto& entry : entries) {
     by_offset.push_back(&entry);
   }
-  std::sort(
-      by_offset.begin(), by_offset.end(), [](const auto* a, const auto* b) {
-        return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
-      });
+  std::ranges::sort(by_offset, [](const auto* a, const auto* b) {
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+  });
   size_t covered = 0;
   for (const auto* entry : by_offset) {
     TESSERA_CHECK_VALUE(
@@ -231,10 +226,8 @@ Layout make_layout(const NamedTensors& contents) {
   const auto width = [&](size_t i) {
     return contents.tensors[i].second.element_size();
   };
-  std::stable_sort(
-      layout.order.begin(), layout.order.end(), [&](size_t a, size_t b) {
-        return width(a) > width(b);
-      });
+  std::ranges::stable_sort(
+      layout.order, [&](size_t a, size_t b) { return width(a) > width(b); });
   size_t end = 0;
   for (const size_t i : layout.order) {
     layout.offsets[i] = end;

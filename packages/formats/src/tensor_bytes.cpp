@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -164,8 +163,7 @@ void write_elements(AtomicFile& file, const at::Tensor& tensor) {
 bool is_list_of_sizes(const Json& value) {
   constexpr auto kMax =
       static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  return value.is_array() &&
-      std::all_of(value.begin(), value.end(), [](const Json& item) {
+  return value.is_array() && std::ranges::all_of(value, [](const Json& item) {
            return item.is_number_unsigned() && item.get<uint64_t>() <= kMax;
          });
 }

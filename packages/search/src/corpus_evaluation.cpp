@@ -20,8 +20,6 @@ namespace tessera::training {
 
 namespace {
 
-constexpr const char* kCorpus = "[CorpusEvaluation]";
-
 bool is_id_vector(const at::Tensor& ids) {
   return ids.defined() && ids.dim() == 1 &&
       (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt);
@@ -36,15 +34,13 @@ class CandidateCollector {
             at::isFloatingType(batch.vectors.scalar_type()) &&
             is_id_vector(batch.ids) &&
             batch.ids.size(0) == batch.vectors.size(0),
-        "{} batch {} of the items must have vectors [n, dim] of floats and ids [n] int32 or int64, but got {} and {}. Return both in CandidateVectors.",
-        kCorpus,
+        "[CorpusEvaluation] batch {} of the items must have vectors [n, dim] of floats and ids [n] int32 or int64, but got {} and {}. Return both in CandidateVectors.",
         vectors_.size(),
         describe(batch.vectors),
         describe(batch.ids));
     TESSERA_CHECK_VALUE(
         vectors_.empty() || batch.vectors.size(1) == vectors_[0].size(1),
-        "{} all item vectors must have the same dim, but batch {} has {} and batch 0 has {}. Compute them with one model.",
-        kCorpus,
+        "[CorpusEvaluation] all item vectors must have the same dim, but batch {} has {} and batch 0 has {}. Compute them with one model.",
         vectors_.size(),
         batch.vectors.size(1),
         vectors_.empty() ? 0 : vectors_[0].size(1));
@@ -63,8 +59,7 @@ class CandidateCollector {
   CandidateVectors finish() {
     TESSERA_CHECK_VALUE(
         size_ > 0,
-        "{} expected items, but their source gave none. Pass a source that can be read again, or a function that opens it.",
-        kCorpus);
+        "[CorpusEvaluation] expected items, but their source gave none. Pass a source that can be read again, or a function that opens it.");
     const int64_t dim = vectors_[0].size(1);
     CandidateVectors all{
         .vectors = at::empty({size_, dim}, at::kFloat),
@@ -99,24 +94,20 @@ CorpusEvaluation::CorpusEvaluation(
       options_(std::move(options)) {
   TESSERA_CHECK_VALUE(
       candidates_ && queries_,
-      "{} expected batches of items and of queries, but got an empty function. Make them with make_batch_loop().",
-      kCorpus);
+      "[CorpusEvaluation] expected batches of items and of queries, but got an empty function. Make them with make_batch_loop().");
   TESSERA_CHECK_VALUE(
       options_.every_epochs >= 1,
-      "{} every_epochs must be >= 1, but got {}. Set it to 1 to evaluate after each epoch.",
-      kCorpus,
+      "[CorpusEvaluation] every_epochs must be >= 1, but got {}. Set it to 1 to evaluate after each epoch.",
       options_.every_epochs);
   TESSERA_CHECK_VALUE(
       !options_.metrics.empty(),
-      "{} expected metrics, but got none. Pass metrics of retrieved ids, such as RecallAtK.",
-      kCorpus);
-  check_metrics(options_.metrics, kCorpus);
+      "[CorpusEvaluation] expected metrics, but got none. Pass metrics of retrieved ids, such as RecallAtK.");
+  check_metrics(options_.metrics, "[CorpusEvaluation]");
   for (const auto& metric : options_.metrics) {
     const std::optional<int64_t> depth = metric->depth();
     TESSERA_CHECK_VALUE(
         depth.has_value(),
-        "{} the metric '{}' does not say how many retrieved ids it uses. Pass a metric of retrieved ids, and set its k.",
-        kCorpus,
+        "[CorpusEvaluation] the metric '{}' does not say how many retrieved ids it uses. Pass a metric of retrieved ids, and set its k.",
         metric->name());
     depth_ = std::max(depth_, *depth);
   }
@@ -130,8 +121,7 @@ CorpusEvaluation::Corpus CorpusEvaluation::read_items() const {
                                    : make_exact_index(all.vectors, all.ids);
   TESSERA_CHECK_VALUE(
       index != nullptr,
-      "{} make_index must return an index, but returned nullptr. Return the result of make_exact_index() or make_faiss_index().",
-      kCorpus);
+      "[CorpusEvaluation] make_index must return an index, but returned nullptr. Return the result of make_exact_index() or make_faiss_index().");
   return {.ids = std::move(all.ids), .index = std::move(index)};
 }
 
@@ -171,12 +161,10 @@ Logs CorpusEvaluation::evaluate() const {
   });
   TESSERA_CHECK_VALUE(
       batches > 0,
-      "{} expected queries, but their source gave none. Pass a source that has queries and can be read again, or a function that opens it.",
-      kCorpus);
+      "[CorpusEvaluation] expected queries, but their source gave none. Pass a source that has queries and can be read again, or a function that opens it.");
   TESSERA_CHECK_VALUE(
       has_known_label || labels == 0,
-      "{} expected labels that are ids of items, but none of {} labels is. Map the labels with the vocabulary that gave the items their ids.",
-      kCorpus,
+      "[CorpusEvaluation] expected labels that are ids of items, but none of {} labels is. Map the labels with the vocabulary that gave the items their ids.",
       labels);
   Logs logs;
   for (const auto& metric : options_.metrics) {

@@ -63,10 +63,8 @@ std::vector<std::string> similar_names(
       found.emplace_back(distance, names[i]);
     }
   }
-  std::stable_sort(
-      found.begin(), found.end(), [](const auto& a, const auto& b) {
-        return a.first < b.first;
-      });
+  std::ranges::stable_sort(
+      found, [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> similar;
   for (size_t i = 0; i < std::min(found.size(), kMaxShown); ++i) {
     similar.push_back(found[i].second);
@@ -154,7 +152,7 @@ void check_keys(
     const std::vector<std::string>& keys,
     const std::vector<std::string>& requested) {
   for (const std::string& key : keys) {
-    if (std::find(requested.begin(), requested.end(), key) != requested.end()) {
+    if (std::ranges::find(requested, key) != requested.end()) {
       continue;
     }
     const std::vector<std::string> similar = similar_names(key, requested);

@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 int64_t count_newlines(std::string_view text) {
-  return std::count(text.begin(), text.end(), '\n');
+  return std::ranges::count(text, '\n');
 }
 
 }  // namespace
@@ -86,10 +86,9 @@ RowProblem CsvBlocks::describe(RowScan::State state, std::string_view row)
   }
   if (row.size() > max_row_bytes_) {
     return {
-        .text = c10::str(
-            "the row is longer than max_row_bytes = ",
-            max_row_bytes_,
-            ". A quote may not be closed"),
+        .text = fmt::format(
+            "the row is longer than max_row_bytes = {}. A quote may not be closed",
+            max_row_bytes_),
         .advice =
             "set CsvOptions::quote to '\\0' if quotes have no meaning in this file, increase max_row_bytes"};
   }
@@ -100,10 +99,9 @@ RowProblem CsvBlocks::describe(RowScan::State state, std::string_view row)
   return {
       .text = lines < 2
           ? "a quote is not closed"
-          : c10::str(
-                "a quote is not closed, so the ",
-                lines,
-                " lines from here to the end of the file belong to this row"),
+          : fmt::format(
+                "a quote is not closed, so the {} lines from here to the end of the file belong to this row",
+                lines),
       .advice = kNoQuotes};
 }
 

@@ -210,10 +210,9 @@ class ColumnParser {
  private:
   // Returns whether one of the missing values is a number, such as -999.
   static bool has_number(const std::vector<std::string>& missing_values) {
-    return std::any_of(
-        missing_values.begin(),
-        missing_values.end(),
-        [](const std::string& value) { return is_any_number(value); });
+    return std::ranges::any_of(missing_values, [](const std::string& value) {
+      return is_any_number(value);
+    });
   }
 
   void add_value(
@@ -296,12 +295,10 @@ class ColumnParser {
     problems_.emplace(
         row,
         RowProblem{
-            .text = c10::str(
-                "column '",
+            .text = fmt::format(
+                "column '{}' must be {}, but got {}",
                 shorten(request_.name),
-                "' must be ",
                 expected,
-                ", but got ",
                 quote_text(value)),
             .advice = advice,
             .can_be_skipped = can_be_skipped});
@@ -389,20 +386,17 @@ std::vector<MalformedRow> malformed_rows(
     const size_t begin = row.begin - block.begin;
     line += std::count(text.begin() + position, text.begin() + begin, '\n');
     position = begin;
-    const auto next = std::partition_point(
-        begins.begin(), begins.end(), [&](const RowBegin& other) {
-          return other.position < begin;
-        });
+    const auto next = std::ranges::partition_point(
+        begins, [&](const RowBegin& other) { return other.position < begin; });
     found.push_back(
         {.begin = {.position = begin, .line = line},
          .is_broken = true,
          .malformed = {
              .example = next - begins.begin(), .problem = row.problem}});
   }
-  std::sort(
-      found.begin(), found.end(), [](const Found& left, const Found& right) {
-        return left.begin.position < right.begin.position;
-      });
+  std::ranges::sort(found, [](const Found& left, const Found& right) {
+    return left.begin.position < right.begin.position;
+  });
   std::vector<MalformedRow> malformed;
   int64_t rows_before = 0;  // malformed rows that Arrow has counted
   for (Found& row : found) {

@@ -13,7 +13,6 @@
 #include "src/common/check.h"
 
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <exception>
@@ -182,12 +181,10 @@ class CsvExampleReader : public ExampleReader {
   bool may_skip(const MalformedRow& row) {
     const CsvOptions& options = files_->options;
     const auto describe = [&] {
-      return c10::str(
-          "'",
+      return fmt::format(
+          "'{}' line {}: {}",
           shorten(files_->files[file_].path),
-          "' line ",
           line_ + row.line,
-          ": ",
           row.problem.text);
     };
     try {
@@ -282,7 +279,7 @@ class CsvFileSource : public ExampleSource {
     const CsvOptions& options = files_->options;
     const std::vector<std::string> requested =
         requested_columns(where, options.columns, names);
-    const std::string option = c10::str("[", kCsvReader, "]");
+    const std::string option = "[make_csv_source]";
     if (!options.types.may_name_other_columns) {
       check_keys(option, "types", options.types, requested);
     }
@@ -373,21 +370,18 @@ class CsvFileSource : public ExampleSource {
       if (!inferences[i].has_values()) {
         remarks.push_back("'" + name + "' has no values");
       } else if (!inferences[i].ambiguous_number().empty()) {
-        remarks.push_back(c10::str(
-            "'",
+        remarks.push_back(fmt::format(
+            "'{}' is text because '{}' as a number could equal another text",
             name,
-            "' is text because '",
-            shorten(inferences[i].ambiguous_number()),
-            "' as a number could equal another text"));
+            shorten(inferences[i].ambiguous_number())));
       }
     }
     constexpr size_t kMaxRemarks = 10;
     remarks.resize(std::min(remarks.size(), kMaxRemarks));
-    std::string text = c10::str(
+    std::string text = fmt::format(
+        "{} Inferred types: {}.",
         where_of_file(kCsvReader, files_->files.front().path),
-        " Inferred types: ",
-        shorten_all(types),
-        ".");
+        shorten_all(types));
     for (const std::string& remark : remarks) {
       text += " " + remark + ".";
     }

@@ -128,8 +128,7 @@ std::vector<NumberStyle> styles_for(std::string_view value) {
 bool is_missing_number(
     std::string_view field,
     const std::vector<std::string>& missing_values) {
-  return std::find(missing_values.begin(), missing_values.end(), field) !=
-      missing_values.end();
+  return std::ranges::find(missing_values, field) != missing_values.end();
 }
 
 bool parse_csv_integer(std::string_view field, int64_t& value) {
@@ -205,12 +204,11 @@ std::string describe(const NumberStyle& style) {
       return "a number such as 2.0, 0.5 or 1e-05 without more digits than float32 needs";
     case kFixed:
     case kScientific:
-      return c10::str(
-          style.kind == kFixed ? "a number with "
-                               : "a number such as 2e-01 with ",
+      return fmt::format(
+          "a number {}with {} {} after the point that float32 does not round",
+          style.kind == kFixed ? "" : "such as 2e-01 ",
           style.detail,
-          style.detail == 1 ? " digit" : " digits",
-          " after the point that float32 does not round");
+          style.detail == 1 ? "digit" : "digits");
   }
   return "a number";
 }

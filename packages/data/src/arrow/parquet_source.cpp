@@ -28,11 +28,8 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
-#include <memory>
 #include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 namespace tessera::data {
 
@@ -288,11 +285,10 @@ class GroupDecoder {
     });
     // The batches have only the requested fields, in the order of the schema.
     std::vector<int> sorted = file.fields;
-    std::sort(sorted.begin(), sorted.end());
+    std::ranges::sort(sorted);
     for (const int field : file.fields) {
       positions_.push_back(static_cast<int>(
-          std::lower_bound(sorted.begin(), sorted.end(), field) -
-          sorted.begin()));
+          std::ranges::lower_bound(sorted, field) - sorted.begin()));
     }
     for (const std::optional<int>& leaf : file.int96) {
       int96_.emplace_back();
@@ -513,7 +509,7 @@ class ParquetSource : public ExampleSource {
             parquet::Type::INT96;
         file.int96.push_back(is_int96 ? std::optional(leaf) : std::nullopt);
       }
-      std::sort(file.leaves.begin(), file.leaves.end());
+      std::ranges::sort(file.leaves);
     });
     files_->size += file.footer->num_rows();
     files_->files.push_back(std::move(file));

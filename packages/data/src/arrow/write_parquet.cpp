@@ -28,14 +28,12 @@ namespace tessera::data {
 
 namespace {
 
-constexpr const char* kWhere = "[write_parquet]";
 constexpr int64_t kRowGroupRows = 65'536;
 
 void check_written(const arrow::Status& status, const std::string& path) {
   TESSERA_CHECK(
       status.ok(),
-      "{} can't write '{}': {}. Check the folder and the free space.",
-      kWhere,
+      "[write_parquet] can't write '{}': {}. Check the folder and the free space.",
       shorten(path),
       status.message());
 }
@@ -99,8 +97,7 @@ arrow::Status write_table(const arrow::Table& table, const std::string& path) {
 void write_parquet(const Columns& columns, const std::string& path) {
   TESSERA_CHECK_VALUE(
       !columns.entries().empty(),
-      "{} '{}': expected at least one column, but got none. Add columns with Columns::add().",
-      kWhere,
+      "[write_parquet] '{}': expected at least one column, but got none. Add columns with Columns::add().",
       shorten(path));
   std::vector<std::shared_ptr<arrow::Field>> fields;
   std::vector<std::shared_ptr<arrow::Array>> arrays;
@@ -114,7 +111,7 @@ void write_parquet(const Columns& columns, const std::string& path) {
     fields.push_back(arrow::field(name, array->type()));
     arrays.push_back(std::move(array));
   }
-  AtomicFile file(path, kWhere);
+  AtomicFile file(path, "[write_parquet]");
   const auto table = arrow::Table::Make(
       arrow::schema(std::move(fields)), arrays, columns.batch_size());
   check_written(write_table(*table, file.written_path()), path);

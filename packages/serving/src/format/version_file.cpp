@@ -13,11 +13,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <limits>
 #include <set>
-#include <utility>
 
 namespace tessera::serving {
 
@@ -131,8 +129,7 @@ class VersionChecker {
   void check_table(const TableFile& table) {
     constexpr int64_t kMaxRows = std::numeric_limits<uint32_t>::max();
     const bool has_format =
-        std::find(kFormats.begin(), kFormats.end(), table.format) !=
-        kFormats.end();
+        std::ranges::find(kFormats, table.format) != kFormats.end();
     const int64_t bytes = has_format && table.dim >= 1 && table.dim <= kMaxDim
         ? row_bytes(format_from_string(table.format), table.dim)
         : 0;

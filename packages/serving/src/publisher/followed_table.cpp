@@ -232,7 +232,7 @@ TableContent FollowedTable::unpack(
     removed.insert(removed.end(), packed.removed.begin(), packed.removed.end());
   }
   // Each rank may have every n-th row.
-  std::sort(rows.begin(), rows.end());
+  std::ranges::sort(rows);
   std::vector<int64_t> ids;
   const auto bytes = std::make_shared<Buffer<char>>();
   bytes->resize(rows.size() * static_cast<size_t>(row_bytes_));

@@ -28,45 +28,37 @@ const PublishedItems& checked(const PublishOptions& options) {
   const PublishedItems& items = *options.items;
   TESSERA_CHECK_VALUE(
       items.items != nullptr,
-      "{} items.items is empty. Set it to a function that gives the vectors of items.",
-      kPublisher);
+      "[Publisher] items.items is empty. Set it to a function that gives the vectors of items.");
   TESSERA_CHECK_VALUE(
       items.users || !items.query.empty() || items.fold_in,
-      "{} expected items.users, items.query or items.fold_in, but all are empty, so servers could find items for nobody. Set the one that gives the vectors of users.",
-      kPublisher);
+      "[Publisher] expected items.users, items.query or items.fold_in, but all are empty, so servers could find items for nobody. Set the one that gives the vectors of users.");
   TESSERA_CHECK_VALUE(
       !items.seen || items.users,
-      "{} items.seen needs items.users, which says how many users there are, but that is empty. Set it, or leave `seen` out.",
-      kPublisher);
+      "[Publisher] items.seen needs items.users, which says how many users there are, but that is empty. Set it, or leave `seen` out.");
   TESSERA_CHECK_VALUE(
       items.score >= ItemScore::kDot && items.score <= ItemScore::kCosine &&
           items.format > RowFormat::kTable && items.format <= RowFormat::kInt4,
-      "{} items.score must be an enumerator of ItemScore, and items.format one of RowFormat but kTable, because the vectors of items are of no table. Correct the options.",
-      kPublisher);
+      "[Publisher] items.score must be an enumerator of ItemScore, and items.format one of RowFormat but kTable, because the vectors of items are of no table. Correct the options.");
   TESSERA_CHECK_VALUE(
       items.num_candidates >= 0 &&
           (items.num_candidates == 0 || !options.program.empty()),
-      "{} items.num_candidates must be >= 0, and needs options.program if it is not 0, but is {}{}. Correct the options.",
-      kPublisher,
+      "[Publisher] items.num_candidates must be >= 0, and needs options.program if it is not 0, but is {}{}. Correct the options.",
       items.num_candidates,
       options.program.empty() ? " without a program" : "");
   TESSERA_CHECK_VALUE(
       items.every >= 1,
-      "{} items.every must be >= 1, but is {}. Set it to 1, so that the vectors are computed with each version.",
-      kPublisher,
+      "[Publisher] items.every must be >= 1, but is {}. Set it to 1, so that the vectors are computed with each version.",
       items.every);
   TESSERA_CHECK_VALUE(
       items.every == 1 || items.query.empty(),
-      "{} items.every must be 1 with items.query, but is {}. The program of items.query uses the weights of each version, which do not fit older vectors of items. Set items.every to 1, or give the vectors of users by items.users.",
-      kPublisher,
+      "[Publisher] items.every must be 1 with items.query, but is {}. The program of items.query uses the weights of each version, which do not fit older vectors of items. Set items.every to 1, or give the vectors of users by items.users.",
       items.every);
   const auto& [plain, per_item, catalogue] =
       items.fold_in.value_or(PublishedFoldIn());
   TESSERA_CHECK_VALUE(
       plain > 0.0 && per_item >= 0.0 && catalogue >= 0.0 &&
           std::isfinite(plain + per_item + catalogue),
-      "{} items.fold_in must have a regularization > 0 and other numbers >= 0, but has {}, {} and {}. Correct the options.",
-      kPublisher,
+      "[Publisher] items.fold_in must have a regularization > 0 and other numbers >= 0, but has {}, {} and {}. Correct the options.",
       plain,
       per_item,
       catalogue);
@@ -138,8 +130,7 @@ void ItemPublisher::take(
                query_->shape.begin(),
                query_->shape.end() - 1,
                [](const auto& size) { return size.value_or(1) == 1; })),
-      "{} the first output of items.query must have {} numbers per user, as the vectors of items, but is {} of another shape. Export a model that returns the vector of the user first.",
-      kPublisher,
+      "[Publisher] the first output of items.query must have {} numbers per user, as the vectors of items, but is {} of another shape. Export a model that returns the vector of the user first.",
       dim,
       query_->name);
   taken_ = {.ids = std::move(items.ids)};
@@ -167,8 +158,7 @@ void ItemPublisher::take(
     const ItemAttributes attributes(attributes_, kPublisher);
     TESSERA_CHECK_VALUE(
         ItemCatalogue(taken_.ids, &attributes).has_attributes(),
-        "{} the attributes have no row about an item of the model, whose ids begin with {}. Correct the column of '{}'.",
-        kPublisher,
+        "[Publisher] the attributes have no row about an item of the model, whose ids begin with {}. Correct the column of '{}'.",
         taken_.ids.front(),
         shorten(options_.item));
   }

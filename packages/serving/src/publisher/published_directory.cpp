@@ -14,7 +14,6 @@
 #include <chrono>
 #include <exception>
 #include <string_view>
-#include <utility>
 
 namespace tessera::serving {
 

@@ -19,7 +19,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <utility>
 
 namespace tessera::serving {
 
@@ -32,8 +31,7 @@ FeatureFile describe_feature(
   const FeatureConfig& config = feature.config;
   TESSERA_CHECK_NOT_IMPLEMENTED(
       !config.output_shape,
-      "{} feature '{}' has an output_shape, which serving does not know. Leave it out; a dense or ragged feature needs none.",
-      kPublisher,
+      "[Publisher] feature '{}' has an output_shape, which serving does not know. Leave it out; a dense or ragged feature needs none.",
       shorten(feature.path));
   return {
       .name = prefix + feature.path,
@@ -63,8 +61,7 @@ TableFile describe_table(
   if (config.quantization) {
     TESSERA_CHECK_VALUE(
         format != StoredFormat::kInt8 && format != StoredFormat::kInt4,
-        "{} table '{}' has a quantization, which rounds what is looked up, so its rows can't have the format {}. Choose another format for it in PublishOptions::formats.",
-        kPublisher,
+        "[Publisher] table '{}' has a quantization, which rounds what is looked up, so its rows can't have the format {}. Choose another format for it in PublishOptions::formats.",
         shorten(name),
         to_string(format));
     file.rounded_to = RoundedTo{
@@ -81,8 +78,7 @@ PublishedModel::PublishedModel(training::ModelPointer model)
     : model_(std::move(model)) {
   TESSERA_CHECK_VALUE(
       model_ != nullptr,
-      "{} expected a model, but got nullptr. Pass the model that is trained.",
-      kPublisher);
+      "[Publisher] expected a model, but got nullptr. Pass the model that is trained.");
   for (const auto& [tables, prefix] : tables_and_prefixes(*model_)) {
     auto& module = dynamic_cast<torch::nn::Module&>(*tables);
     parts_.push_back({module.shared_from_this(), prefix});
@@ -90,15 +86,13 @@ PublishedModel::PublishedModel(training::ModelPointer model)
       const std::shared_ptr<RankGroup>& own = tables->state().ranks;
       TESSERA_CHECK_NOT_IMPLEMENTED(
           ranks_ == nullptr || ranks_ == own,
-          "{} two layers of the model are spread over different processes. Publish them one by one.",
-          kPublisher);
+          "[Publisher] two layers of the model are spread over different processes. Publish them one by one.");
       ranks_ = own;
     }
   }
   TESSERA_CHECK_VALUE(
       !parts_.empty(),
-      "{} the model has no tables. Pass one with a TPUEmbedding or an EmbeddingEngineModule.",
-      kPublisher);
+      "[Publisher] the model has no tables. Pass one with a TPUEmbedding or an EmbeddingEngineModule.");
   ranks_ = ranks_ == nullptr ? make_solo_group() : ranks_;
 }
 
@@ -112,8 +106,7 @@ void PublishedModel::follow(const PublishOptions& options) {
   ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
     TESSERA_CHECK_VALUE(
         options.compiled_program.empty() || !options.program.empty(),
-        "{} options.compiled_program needs options.program, which has the names of its inputs, but that is empty. Set it to the file of export_dense_pt2() from which the package was compiled.",
-        kPublisher);
+        "[Publisher] options.compiled_program needs options.program, which has the names of its inputs, but that is empty. Set it to the file of export_dense_pt2() from which the package was compiled.");
     if (!options.program.empty()) {
       check_program(options.program, "options.program", true);
     }
@@ -149,13 +142,11 @@ void PublishedModel::check_names(const PublishOptions& options) const {
       const std::string name = parts_[i].prefix + table.name;
       TESSERA_CHECK_VALUE(
           known.insert(name).second,
-          "{} two tables have the name '{}'. Rename one of them.",
-          kPublisher,
+          "[Publisher] two tables have the name '{}'. Rename one of them.",
           shorten(name));
       TESSERA_CHECK_VALUE(
           !options.items || !name.starts_with(kItemTables),
-          "{} the table '{}' has a name that begins with '{}', as those of options.items do. Rename it.",
-          kPublisher,
+          "[Publisher] the table '{}' has a name that begins with '{}', as those of options.items do. Rename it.",
           shorten(name),
           kItemTables);
     }
@@ -163,8 +154,7 @@ void PublishedModel::check_names(const PublishOptions& options) const {
   for (const auto& [name, format] : options.formats) {
     TESSERA_CHECK_VALUE(
         known.contains(name),
-        "{} `formats` has the table '{}', which the model does not have. Known: {}. Correct the name.",
-        kPublisher,
+        "[Publisher] `formats` has the table '{}', which the model does not have. Known: {}. Correct the name.",
         shorten(name),
         shorten_all({known.begin(), known.end()}));
   }
@@ -223,8 +213,7 @@ int64_t PublishedModel::dense_bytes() const {
   for (const auto& [name, tensor] : dense()) {
     TESSERA_CHECK_VALUE(
         tensor.defined() && !tessera::detail::is_unsized(tensor),
-        "{} the layer of '{}' is not built. Call forward() or build() of the model before you publish it.",
-        kPublisher,
+        "[Publisher] the layer of '{}' is not built. Call forward() or build() of the model before you publish it.",
         shorten(name));
     bytes += static_cast<int64_t>(tensor.nbytes());
   }
@@ -276,8 +265,7 @@ Pt2Signature PublishedModel::check_program(
       });
   TESSERA_CHECK_VALUE(
       has_candidates == is_of_candidates,
-      "{} {} must take {}. Export it with such an example.",
-      kPublisher,
+      "[Publisher] {} must take {}. Export it with such an example.",
       option,
       is_of_candidates ? "one user and 2 or more candidates"
                        : "one user alone");
@@ -290,21 +278,18 @@ void PublishedModel::check_input(
   if (input.part.empty()) {
     TESSERA_CHECK_TYPE(
         input.dtype == at::kFloat,
-        "{} {} has the input '{}' of {}, but servers pass numbers of float32. Convert it in forward().",
-        kPublisher,
+        "[Publisher] {} has the input '{}' of {}, but servers pass numbers of float32. Convert it in forward().",
         option,
         shorten(input.path),
         c10::toString(input.dtype));
     return;
   }
-  const auto feature = std::find_if(
-      features_.begin(), features_.end(), [&](const FeatureFile& each) {
-        return each.name == input.path;
-      });
+  const auto feature = std::ranges::find_if(
+      features_,
+      [&](const FeatureFile& each) { return each.name == input.path; });
   TESSERA_CHECK_VALUE(
       feature != features_.end(),
-      "{} {} has the feature '{}', which the model does not have. Export the program from this model.",
-      kPublisher,
+      "[Publisher] {} has the feature '{}', which the model does not have. Export the program from this model.",
       option,
       shorten(input.path));
   if (input.part == "row_splits") {
@@ -312,13 +297,12 @@ void PublishedModel::check_input(
   }
   TESSERA_CHECK_VALUE(
       input.part == "activations",
-      "{} {} takes {} of the feature '{}', but a program gets activations. Export it with export_dense_pt2().",
-      kPublisher,
+      "[Publisher] {} takes {} of the feature '{}', but a program gets activations. Export it with export_dense_pt2().",
       option,
       input.part,
       shorten(input.path));
-  const auto table = std::find_if(
-      tables_.begin(), tables_.end(), [&](const FollowedTable& each) {
+  const auto table =
+      std::ranges::find_if(tables_, [&](const FollowedTable& each) {
         return each.file().name == feature->table;
       });
   std::vector<std::optional<int64_t>> sizes{input.shape.at(0)};
@@ -328,8 +312,7 @@ void PublishedModel::check_input(
   sizes.emplace_back(table->file().dim);
   TESSERA_CHECK_VALUE(
       input.shape == sizes,
-      "{} {} takes the feature '{}' with another dim or sequence length than the model has. Export the program from this model.",
-      kPublisher,
+      "[Publisher] {} takes the feature '{}' with another dim or sequence length than the model has. Export the program from this model.",
       option,
       shorten(input.path));
 }

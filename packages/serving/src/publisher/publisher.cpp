@@ -18,7 +18,6 @@
 #include <future>
 #include <mutex>
 #include <numeric>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,30 +39,24 @@ bool is_enumerator(RowFormat format) {
 
 void check_options(const PublishOptions& options) {
   const bool are_formats = is_enumerator(options.format) &&
-      std::all_of(options.formats.begin(),
-                  options.formats.end(),
-                  [](const auto& entry) {
-                    return is_enumerator(entry.second);
-                  });
+      std::ranges::all_of(options.formats, [](const auto& entry) {
+                             return is_enumerator(entry.second);
+                           });
   TESSERA_CHECK_VALUE(
       are_formats,
-      "{} format must be an enumerator of RowFormat. Correct the options.",
-      kPublisher);
+      "[Publisher] format must be an enumerator of RowFormat. Correct the options.");
   TESSERA_CHECK_VALUE(
       options.full_every >= 1 && options.keep_last >= 1,
-      "{} full_every and keep_last must be >= 1, but are {} and {}. Correct the options.",
-      kPublisher,
+      "[Publisher] full_every and keep_last must be >= 1, but are {} and {}. Correct the options.",
       options.full_every,
       options.keep_last);
   TESSERA_CHECK_VALUE(
       options.full_share > 0.0,
-      "{} full_share must be > 0, but is {}. Correct the options.",
-      kPublisher,
+      "[Publisher] full_share must be > 0, but is {}. Correct the options.",
       options.full_share);
   TESSERA_CHECK_VALUE(
       options.keep_seconds >= 0.0,
-      "{} keep_seconds must be >= 0, but is {}. Correct the options.",
-      kPublisher,
+      "[Publisher] keep_seconds must be >= 0, but is {}. Correct the options.",
       options.keep_seconds);
 }
 
@@ -180,8 +173,7 @@ class Publisher::Impl {
   static void check_directory(const std::string& directory) {
     TESSERA_CHECK_VALUE(
         !directory.empty(),
-        "{} expected a directory, but got ''. Pass a path.",
-        kPublisher);
+        "[Publisher] expected a directory, but got ''. Pass a path.");
     check_path(directory, kPublisher);
   }
 

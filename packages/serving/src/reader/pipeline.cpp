@@ -99,10 +99,8 @@ void RawColumns::add(std::string name, Column column) {
 }
 
 const RawColumns::Column* RawColumns::find(std::string_view name) const& {
-  const auto found =
-      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-        return entry.first == name;
-      });
+  const auto found = std::ranges::find_if(
+      entries_, [&](const Entry& entry) { return entry.first == name; });
   return found == entries_.end() ? nullptr : &found->second;
 }
 

@@ -43,10 +43,8 @@ class RowOverlay {
     std::shared_ptr<RowOverlay> result(new RowOverlay(*this));
     while (!rows.empty()) {
       const uint32_t number = rows.front() / kChunkRows;
-      const auto end =
-          std::find_if(rows.begin(), rows.end(), [&](uint32_t row) {
-            return row / kChunkRows != number;
-          });
+      const auto end = std::ranges::find_if(
+          rows, [&](uint32_t row) { return row / kChunkRows != number; });
       const auto changed = rows.first(static_cast<size_t>(end - rows.begin()));
       const Chunk* old = chunks_[number].get();
       const auto chunk = old == nullptr
@@ -171,10 +169,9 @@ class KeyOverlay {
     const auto chunk_of_change = [&](const Change& change) {
       return chunk_of(hash_of_key(change.key));
     };
-    std::stable_sort(
-        changes.begin(), changes.end(), [&](const Change& a, const Change& b) {
-          return chunk_of_change(a) < chunk_of_change(b);
-        });
+    std::ranges::stable_sort(changes, [&](const Change& a, const Change& b) {
+      return chunk_of_change(a) < chunk_of_change(b);
+    });
     for (size_t begin = 0; begin < changes.size();) {
       const size_t number = chunk_of_change(changes[begin]);
       size_t end = begin;
@@ -184,11 +181,10 @@ class KeyOverlay {
       const Chunk* old = chunks_[number].get();
       std::vector<Slot> kept;
       if (old != nullptr) {
-        std::copy_if(
-            old->slots.begin(),
-            old->slots.end(),
-            std::back_inserter(kept),
-            [](const Slot& slot) { return slot.found != Found::kNo; });
+        std::ranges::copy_if(
+            old->slots, std::back_inserter(kept), [](const Slot& slot) {
+              return slot.found != Found::kNo;
+            });
       }
       const auto chunk = std::make_shared<Chunk>();
       chunk->slots.resize(std::bit_ceil(2 * (kept.size() + end - begin) + 1));
@@ -201,7 +197,7 @@ class KeyOverlay {
         }
         chunk->slots[at] = slot;
       };
-      std::for_each(kept.begin(), kept.end(), put);
+      std::ranges::for_each(kept, put);
       for (size_t i = begin; i < end; ++i) {
         const bool is_removed = changes[i].row == nullptr;
         put(
@@ -210,9 +206,8 @@ class KeyOverlay {
              .found = is_removed ? Found::kRemoved : Found::kRow});
       }
       const auto rows_of = [](const std::vector<Slot>& slots) {
-        return std::count_if(slots.begin(), slots.end(), [](const Slot& slot) {
-          return slot.found == Found::kRow;
-        });
+        return std::ranges::count_if(
+            slots, [](const Slot& slot) { return slot.found == Found::kRow; });
       };
       result->size_ += rows_of(chunk->slots) - rows_of(kept);
       result->chunks_[number] = chunk;
@@ -337,8 +332,7 @@ PublishedTable PublishedTable::with(
         reinterpret_cast<const uint32_t*>(bytes.data()),
         static_cast<size_t>(file.count));
     const bool ascend =
-        std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) ==
-        rows.end();
+        std::ranges::adjacent_find(rows, std::greater_equal<>()) == rows.end();
     TESSERA_CHECK_VALUE(
         ascend && (rows.empty() || rows.back() < file_.vocabulary_size),
         "{} the numbers of the rows of table '{}' do not ascend below {}. The file is damaged.",
@@ -380,12 +374,11 @@ PublishedTable PublishedTable::with(
     for (const KeyOverlay::Change& change : changes) {
       changed.push_back(change.key);
     }
-    std::sort(changed.begin(), changed.end());
+    std::ranges::sort(changed);
     changed.erase(std::unique(changed.begin(), changed.end()), changed.end());
     const auto count_in = [&](const PublishedTable& table) {
-      return std::count_if(changed.begin(), changed.end(), [&](int64_t key) {
-        return table.find(key) != nullptr;
-      });
+      return std::ranges::count_if(
+          changed, [&](int64_t key) { return table.find(key) != nullptr; });
     };
     const int64_t before = count_in(*this);
     next.key_overlay_ = old.with(std::move(changes));

@@ -22,7 +22,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -98,8 +97,7 @@ class DirectoryWatch {
         stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     TESSERA_CHECK(
         stop_.is_open(),
-        "{} can't watch a directory: {}. Close files, or raise the limit of open files.",
-        kReader,
+        "[Reader] can't watch a directory: {}. Close files, or raise the limit of open files.",
         std::strerror(errno));
     watch_again();
   }
@@ -177,8 +175,7 @@ struct Forks {
         });
     TESSERA_CHECK(
         error == 0,
-        "{} can't prepare for fork(): {}. Free memory.",
-        kReader,
+        "[Reader] can't prepare for fork(): {}. Free memory.",
         std::strerror(error));
   }
   static Forks& get() {
@@ -458,13 +455,11 @@ struct Reader::Impl {
 Reader::Reader(std::string directory, ReaderOptions options) {
   TESSERA_CHECK_VALUE(
       !directory.empty(),
-      "{} expected the directory of a Publisher, but got ''. Pass a path.",
-      kReader);
+      "[Reader] expected the directory of a Publisher, but got ''. Pass a path.");
   check_path(directory, kReader);
   TESSERA_CHECK_VALUE(
       std::isfinite(options.poll_seconds) && options.poll_seconds > 0.0,
-      "{} poll_seconds must be finite and > 0, but is {}. Correct the options.",
-      kReader,
+      "[Reader] poll_seconds must be finite and > 0, but is {}. Correct the options.",
       options.poll_seconds);
   active_kernels();  // refuses a wrong TESSERA_ISA here, and not in a lookup
   impl_ = std::make_unique<Impl>(std::move(directory), std::move(options));
@@ -507,7 +502,6 @@ bool Reader::refresh() {
 }
 
 void Reader::rollback(int64_t version) {
-  constexpr const char* kRollback = "[Reader::rollback]";
   impl_->continue_in_child();
   std::optional<ReaderEvent> event;
   {
@@ -519,12 +513,12 @@ void Reader::rollback(int64_t version) {
       std::error_code ignored;
       TESSERA_CHECK_VALUE(
           version >= 1 && std::filesystem::exists(folder, ignored),
-          "{} there is no version {} in '{}'. Its publisher may have removed it. Choose one that is there.",
-          kRollback,
+          "[Reader::rollback] there is no version {} in '{}'. Its publisher may have removed it. Choose one that is there.",
           version,
           impl_->directory.string());
       impl_->serve(impl_->make(
-          read_version_file(impl_->directory, version, std::nullopt, kRollback),
+          read_version_file(
+              impl_->directory, version, std::nullopt, "[Reader::rollback]"),
           version > known->number() ? known : nullptr));
       event = ReaderEvent{.version = version};
     }

@@ -17,8 +17,6 @@ namespace tessera::serving {
 
 namespace {
 
-constexpr const char* kLookup = "[Version::lookup]";
-
 // Fills the members that are new in every version.
 void add_file(const VersionData& data, Version::Impl& impl) {
   const VersionFile& file = data.file;
@@ -105,16 +103,14 @@ class BatchReader {
     const auto& [ids, splits, weights] = *batch_;
     TESSERA_CHECK_VALUE(
         ids.size() < std::numeric_limits<uint32_t>::max(),
-        "{} feature '{}': a batch must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
-        kLookup,
+        "[Version::lookup] feature '{}': a batch must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
         shorten(info_->name),
         ids.size());
     const bool is_sequence = info_->sequence_length > 0;
     TESSERA_CHECK_VALUE(
         weights.empty() ||
             (weights.size() == ids.size() && !splits.empty() && !is_sequence),
-        "{} feature '{}': {} weights for {} ids {}. Give each id that is combined a weight, or leave the weights out.",
-        kLookup,
+        "[Version::lookup] feature '{}': {} weights for {} ids {}. Give each id that is combined a weight, or leave the weights out.",
         shorten(info_->name),
         weights.size(),
         ids.size(),
@@ -123,37 +119,30 @@ class BatchReader {
                           : "do not fit");
     TESSERA_CHECK_VALUE(
         !splits.empty() || !is_sequence,
-        "{} feature '{}' is a sequence, so it needs row_splits. Pass [0, n] for one example of n ids.",
-        kLookup,
+        "[Version::lookup] feature '{}' is a sequence, so it needs row_splits. Pass [0, n] for one example of n ids.",
         shorten(info_->name));
     TESSERA_CHECK_VALUE(
         splits.empty() ||
             are_row_splits(
                 splits.data(), std::ssize(splits) - 1, std::ssize(ids)),
-        "{} feature '{}': row_splits must ascend from 0 to the number of ids, {}, but go from {} to {}{}. Correct the row_splits.",
-        kLookup,
+        "[Version::lookup] feature '{}': row_splits must ascend from 0 to the number of ids, {}, but go from {} to {}{}. Correct the row_splits.",
         shorten(info_->name),
         ids.size(),
         splits.front(),
         splits.back(),
-        std::is_sorted(splits.begin(), splits.end())
-            ? ""
-            : " and decrease in between");
+        std::ranges::is_sorted(splits) ? "" : " and decrease in between");
   }
 
   // Whether each id is a row that counts. This is so in most batches.
   bool are_all_kept() {
     if (rule_->drops_weights() &&
-        !std::all_of(
-            batch_->weights.begin(), batch_->weights.end(), [](float weight) {
-              return weight > 0.0F;
-            })) {
+        !std::ranges::all_of(
+            batch_->weights, [](float weight) { return weight > 0.0F; })) {
       return false;
     }
     if (rule_->has_keys) {
       return !rule_->padding_key ||
-          std::find(
-              batch_->ids.begin(), batch_->ids.end(), *rule_->padding_key) ==
+          std::ranges::find(batch_->ids, *rule_->padding_key) ==
           batch_->ids.end();
     }
     return narrow(batch_->ids);
@@ -233,8 +222,7 @@ class BatchReader {
     const IdUse use = rule_->use_of(batch_->ids[i], is_in_bag);
     TESSERA_CHECK_INDEX(
         use != IdUse::kRefused,
-        "{} feature '{}': its table '{}' has ids in [0, {}), but got {} at position {}. Correct the id. Features trained with out_of_range = kZero take any id.",
-        kLookup,
+        "[Version::lookup] feature '{}': its table '{}' has ids in [0, {}), but got {} at position {}. Correct the id. Features trained with out_of_range = kZero take any id.",
         shorten(info_->name),
         shorten(table.file().name),
         rule_->vocabulary_size,
@@ -392,8 +380,7 @@ size_t Version::table(std::string_view name) const {
 size_t Version::output_size(size_t feature, const FeatureBatch& batch) const {
   TESSERA_CHECK_INDEX(
       feature < impl_->features.size(),
-      "{} there are {} features, but got the number {}. Call feature() for the number of a name.",
-      kLookup,
+      "[Version::lookup] there are {} features, but got the number {}. Call feature() for the number of a name.",
       impl_->features.size(),
       feature);
   const FeatureInfo& info = impl_->feature_infos[feature];
@@ -402,8 +389,7 @@ size_t Version::output_size(size_t feature, const FeatureBatch& batch) const {
   TESSERA_CHECK_VALUE(
       examples_of(batch) >= 0 &&
           !__builtin_mul_overflow(examples_of(batch), floats, &size),
-      "{} feature '{}': {} examples of {} floats are too many. Split the batch.",
-      kLookup,
+      "[Version::lookup] feature '{}': {} examples of {} floats are too many. Split the batch.",
       shorten(info.name),
       static_cast<uint64_t>(examples_of(batch)),
       floats);
@@ -418,8 +404,7 @@ void Version::lookup(
   const FeatureInfo& info = impl_->feature_infos[feature];
   TESSERA_CHECK_VALUE(
       out.size() == size,
-      "{} feature '{}' gives {} floats for this batch, but `out` has {}. Call output_size().",
-      kLookup,
+      "[Version::lookup] feature '{}' gives {} floats for this batch, but `out` has {}. Call output_size().",
       shorten(info.name),
       size,
       out.size());
@@ -434,11 +419,9 @@ void Version::lookup_rows(
     size_t table,
     std::span<const int64_t> ids,
     std::span<float> out) const {
-  constexpr const char* kWhere = "[Version::lookup_rows]";
   TESSERA_CHECK_INDEX(
       table < impl_->tables.size(),
-      "{} there are {} tables, but got the number {}. Call table() for the number of a name.",
-      kWhere,
+      "[Version::lookup_rows] there are {} tables, but got the number {}. Call table() for the number of a name.",
       impl_->tables.size(),
       table);
   const PublishedTable& published = impl_->tables[table];
@@ -446,14 +429,12 @@ void Version::lookup_rows(
   size_t size = 0;
   TESSERA_CHECK_VALUE(
       !__builtin_mul_overflow(ids.size(), static_cast<size_t>(rows.dim), &size),
-      "{} {} ids of table '{}' are too many. Split them.",
-      kWhere,
+      "[Version::lookup_rows] {} ids of table '{}' are too many. Split them.",
       ids.size(),
       shorten(rows.name));
   TESSERA_CHECK_VALUE(
       out.size() == size,
-      "{} {} ids of table '{}' give {} floats, but `out` has {}. Pass that many.",
-      kWhere,
+      "[Version::lookup_rows] {} ids of table '{}' give {} floats, but `out` has {}. Pass that many.",
       ids.size(),
       shorten(rows.name),
       size,
@@ -461,8 +442,7 @@ void Version::lookup_rows(
   for (size_t i = 0; !rows.keys && i < ids.size(); ++i) {
     TESSERA_CHECK_INDEX(
         ids[i] >= 0 && ids[i] < rows.vocabulary_size,
-        "{} table '{}' has rows in [0, {}), but got {} at position {}. Correct the id.",
-        kWhere,
+        "[Version::lookup_rows] table '{}' has rows in [0, {}), but got {} at position {}. Correct the id.",
         shorten(rows.name),
         rows.vocabulary_size,
         ids[i],
@@ -479,15 +459,13 @@ void Version::lookup_rows(
 
 std::vector<RecommendResult> Version::recommend(
     std::span<const RecommendRequest> requests) const {
-  constexpr const char* kRecommend = "[Version::recommend]";
   TESSERA_CHECK_VALUE(
       impl_->items != nullptr,
-      "{} version {} has no items to recommend. Publish them with PublishOptions::items.",
-      kRecommend,
+      "[Version::recommend] version {} has no items to recommend. Publish them with PublishOptions::items.",
       number());
   std::vector<ItemSearch::Query> queries;
   for (const RecommendRequest& request : requests) {
-    queries.push_back(impl_->items->prepare(request, kRecommend));
+    queries.push_back(impl_->items->prepare(request, "[Version::recommend]"));
   }
   const auto rows = impl_->items->search(queries, /*count=*/1);
   std::vector<RecommendResult> results;

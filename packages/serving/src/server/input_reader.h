@@ -129,10 +129,9 @@ class InputReader {
   static ptrdiff_t count_sent(
       const RawColumns& side,
       const std::vector<std::string>& names) {
-    return std::count_if(
-        names.begin(), names.end(), [&](const std::string& name) {
-          return side.find(name) != nullptr;
-        });
+    return std::ranges::count_if(names, [&](const std::string& name) {
+      return side.find(name) != nullptr;
+    });
   }
 
   // The column of an entry, or nullptr for ids and numbers.

@@ -60,8 +60,8 @@ std::vector<PublishedPipeline::Input> PublishedPipeline::inputs(
           all.columns.end(), output.columns.begin(), output.columns.end());
     }
   }
-  const auto wide = std::find_if(
-      listed.begin(), listed.end(), [&](const ScoreInputInfo& input) {
+  const auto wide =
+      std::ranges::find_if(listed, [&](const ScoreInputInfo& input) {
         return input.width > 0 && input.width == all.num_numbers;
       });
   if (!has_numbers && wide != listed.end()) {

@@ -21,10 +21,8 @@ namespace tessera::serving {
 /// The item with this name, or nullptr.
 template <class Items>
 auto find_named(Items&& items, std::string_view name) {
-  const auto found =
-      std::find_if(items.begin(), items.end(), [&](const auto& item) {
-        return item.name == name;
-      });
+  const auto found = std::ranges::find_if(
+      items, [&](const auto& item) { return item.name == name; });
   return found == items.end() ? nullptr : &*found;
 }
 

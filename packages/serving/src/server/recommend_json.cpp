@@ -57,13 +57,12 @@ std::vector<int64_t> read_items(
   const std::vector<int64_t> ids = has_ids || context.item_values == nullptr
       ? values.read_id_rows(items, place).ids
       : read_raw_ids(
-            kRecommendWhere, place, json, published.file().item, context.user)
+            "/recommend", place, json, published.file().item, context.user)
             .ids;
   for (size_t i = 0; key == "choose_from" && i < ids.size(); ++i) {
     TESSERA_CHECK_VALUE(
         ids.size() != items.size() || published.catalogue().row_of(ids[i]) >= 0,
-        "[{}] {}: this version has no item {}. Leave it out.",
-        kRecommendWhere,
+        "[/recommend] {}: this version has no item {}. Leave it out.",
         place,
         shorten(text_of(items[i])));
   }
@@ -95,8 +94,7 @@ void read_user(
   for (const auto& entry : read.columns.entries()) {
     TESSERA_CHECK_VALUE(
         context.is_of_user(entry.first),
-        "[{}] user: no input of a user is made from the column '{}'. The columns are {}. Correct the name, or leave it out.",
-        kRecommendWhere,
+        "[/recommend] user: no input of a user is made from the column '{}'. The columns are {}. Correct the name, or leave it out.",
         shorten(entry.first),
         shorten_all(context.user_columns));
   }
@@ -105,8 +103,7 @@ void read_user(
   for (const ScoreInput& input : read.inputs) {
     TESSERA_CHECK_VALUE(
         find_named(context.user.inputs, input.name),
-        "[{}] user: there is no input '{}' of a user. The inputs are {}. Correct the name, or leave it out.",
-        kRecommendWhere,
+        "[/recommend] user: there is no input '{}' of a user. The inputs are {}. Correct the name, or leave it out.",
         shorten(input.name),
         join_names(context.user.inputs, shortened_name));
     const auto* ids = std::get_if<IdLists>(&input.values);
@@ -115,8 +112,7 @@ void read_user(
     } else if (ids != nullptr && input.name == file.user) {
       TESSERA_CHECK_VALUE(
           ids->ids.size() <= 1,
-          "[{}] user: expected one id as '{}', but got {}. Send one user in each request.",
-          kRecommendWhere,
+          "[/recommend] user: expected one id as '{}', but got {}. Send one user in each request.",
           shorten(input.name),
           ids->ids.size());
       if (!ids->ids.empty()) {
@@ -290,7 +286,7 @@ bool RecommendContext::is_of_user(const std::string& column) const {
 RecommendBody read_recommend_request(
     std::string_view body,
     const RecommendContext& context) {
-  InputReader reader(kRecommendWhere, context.user);
+  InputReader reader("/recommend", context.user);
   RequestValues& values = reader.values();
   const Json json = values.parse(
       body,
@@ -332,8 +328,7 @@ RecommendBody read_recommend_request(
   for (const std::string& name : fields.show) {
     TESSERA_CHECK_VALUE(
         attributes != nullptr,
-        "[{}] show: this version has no attributes of items. Leave it out.",
-        kRecommendWhere);
+        "[/recommend] show: this version has no attributes of items. Leave it out.");
     read.shown.push_back(&attributes->at(name, "[show]"));
     TESSERA_CHECK_VALUE(
         std::ranges::count(read.shown, read.shown.back()) == 1,

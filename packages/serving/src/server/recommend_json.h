@@ -18,8 +18,6 @@
 
 namespace tessera::serving {
 
-inline constexpr const char* kRecommendWhere = "/recommend";
-
 /// A request that has been read.
 struct RecommendBody {
   RecommendRequest request = {};

@@ -14,7 +14,6 @@
 #include <array>
 #include <cstdint>
 #include <exception>
-#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <utility>

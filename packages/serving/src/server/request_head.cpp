@@ -136,8 +136,8 @@ std::optional<HttpResponse> refuse_coding(
     return std::nullopt;
   }
   const http::token_list list(codings);
-  const auto chunked = std::find_if(
-      list.begin(), list.end(), [](const beast::string_view& coding) {
+  const auto chunked =
+      std::ranges::find_if(list, [](const beast::string_view& coding) {
         return beast::iequals(coding, "chunked");
       });
   // An unknown coding below "chunked" does not change where the body ends.

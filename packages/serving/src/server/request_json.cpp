@@ -8,12 +8,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <cstddef>
-#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -36,12 +33,10 @@ std::vector<float> read_weights(
   const std::span<const Json> weights = values.list_of(json, kName);
   TESSERA_CHECK_VALUE(
       weights.empty() || are_lists(ids),
-      "[{}] weights: expected none, because only lists of ids are combined with weights. Leave the weights out, or send a list of ids for each example.",
-      kLookupWhere);
+      "[/lookup] weights: expected none, because only lists of ids are combined with weights. Leave the weights out, or send a list of ids for each example.");
   TESSERA_CHECK_VALUE(
       weights.size() == ids.size(),
-      "[{}] weights: expected one list per list of ids, but got {} for {}.",
-      kLookupWhere,
+      "[/lookup] weights: expected one list per list of ids, but got {} for {}.",
       weights.size(),
       ids.size());
   std::vector<float> numbers;
@@ -49,8 +44,7 @@ std::vector<float> read_weights(
     const auto row = values.list_of(weights[i], kName);
     TESSERA_CHECK_VALUE(
         row.size() == ids[i].size(),
-        "[{}] weights: expected one weight per id, but got {} weights for {} ids.",
-        kLookupWhere,
+        "[/lookup] weights: expected one weight per id, but got {} weights for {} ids.",
         row.size(),
         ids[i].size());
     values.append_numbers(row, kName, numbers);
@@ -107,8 +101,7 @@ LookupAnswer answer_lookup(
   if (json.contains("values")) {
     TESSERA_CHECK_VALUE(
         !json.contains("ids") && !json.contains("weights"),
-        "[{}] expected either values, or ids with or without weights, but got both. Leave one of them out.",
-        kLookupWhere);
+        "[/lookup] expected either values, or ids with or without weights, but got both. Leave one of them out.");
     ids = read_raw_ids(
         kLookupWhere, "values", json["values"], feature.name, context);
   } else {
@@ -122,15 +115,13 @@ LookupAnswer answer_lookup(
   }
   TESSERA_CHECK_VALUE(
       feature.sequence_length == 0 || !ids.row_splits.empty(),
-      "[{}] ids: expected a list of ids for each example, such as [[3,1],[4]], because the feature '{}' is a sequence.",
-      kLookupWhere,
+      "[/lookup] ids: expected a list of ids for each example, such as [[3,1],[4]], because the feature '{}' is a sequence.",
       shorten(feature.name));
   const FeatureBatch batch = ids.batch(weights);
   const size_t size = version.output_size(number, batch);
   TESSERA_CHECK_VALUE(
       size <= kMaxNumbers,
-      "[{}] expected at most {} numbers in the answer, but it would have {}. Send fewer ids in one request.",
-      kLookupWhere,
+      "[/lookup] expected at most {} numbers in the answer, but it would have {}. Send fewer ids in one request.",
       kMaxNumbers,
       size);
   std::vector<float> out(size);

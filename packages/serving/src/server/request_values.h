@@ -48,8 +48,8 @@ struct RequestContext {
 
 /// Whether the rows are lists, as the first row that is not null shows.
 inline bool are_lists(std::span<const Json> rows) {
-  const auto first = std::find_if(
-      rows.begin(), rows.end(), [](const Json& row) { return !row.is_null(); });
+  const auto first = std::ranges::find_if(
+      rows, [](const Json& row) { return !row.is_null(); });
   return first != rows.end() && first->is_array();
 }
 
@@ -127,7 +127,7 @@ class RequestValues {
       }
     };
     const bool are_integers = column.type == Type::kNumbers &&
-        std::all_of(values.begin(), values.end(), [](const Json* value) {
+        std::ranges::all_of(values, [](const Json* value) {
                                 return value->is_null() || is_int64(*value);
                               });
     if (column.type == Type::kText) {

@@ -21,9 +21,7 @@
 #include <exception>
 #include <mutex>
 #include <set>
-#include <string>
 #include <thread>
-#include <utility>
 
 namespace tessera::serving {
 

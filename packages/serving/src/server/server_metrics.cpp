@@ -67,7 +67,7 @@ tessera_items_total {items}
 void ServerMetrics::Histogram::add(
     double value,
     std::span<const double> bounds) {
-  const auto bound = std::lower_bound(bounds.begin(), bounds.end(), value);
+  const auto bound = std::ranges::lower_bound(bounds, value);
   ++counts.at(static_cast<size_t>(bound - bounds.begin()));
   ++count;
   sum += value;
