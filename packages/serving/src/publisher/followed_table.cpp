@@ -4,11 +4,17 @@
 #include <tessera/common/shorten.h>
 
 #include "packages/serving/src/format/key_buckets.h"
-#include "packages/serving/src/publisher/row_copier.h"
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
+#include "src/common/parallel.h"
 #include "src/tables/key_table_rows.h"
 
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -16,6 +22,116 @@
 namespace tessera::serving {
 
 namespace {
+
+template <class From>
+void widen(const std::byte* from, int64_t dim, float* to) {
+  const auto* values = reinterpret_cast<const From*>(from);
+  for (int64_t i = 0; i < dim; ++i) {
+    to[i] = static_cast<float>(values[i]);
+  }
+}
+
+// Returns false if a finite number becomes infinite.
+template <class To>
+bool narrow(const float* from, int64_t dim, std::byte* to) {
+  bool fits = true;
+  for (int64_t i = 0; i < dim; ++i) {
+    const To value(from[i]);
+    std::memcpy(to + i * sizeof(To), &value, sizeof(To));
+    fits = fits &&
+        (std::isfinite(static_cast<float>(value)) || !std::isfinite(from[i]));
+  }
+  return fits;
+}
+
+// Copies rows of a table in the format in which they are published.
+class RowCopier {
+ public:
+  // `values` are the rows of the table, [rows, dim]. It copies those with the numbers
+  // `chosen`, or all.
+  RowCopier(
+      std::string table_name,
+      at::Tensor values,
+      StoredFormat format,
+      std::optional<std::vector<uint32_t>> chosen)
+      : table_name_(std::move(table_name)),
+        values_(std::move(values)),
+        format_(format),
+        chosen_(std::move(chosen)) {}
+
+  // Copies the chosen rows [begin, end) to `out`, on all threads.
+  // Errors:  c10::ValueError naming the row for a number that the format can't store.
+  void operator()(int64_t begin, int64_t end, std::byte* out) const {
+    constexpr int64_t kRowsPerTask = 1024;
+    const int64_t count = end - begin;
+    std::atomic<int64_t> refused = -1;
+    run_tasks(
+        (count + kRowsPerTask - 1) / kRowsPerTask,
+        count * (table_row_bytes_ + row_bytes_),
+        [&](int64_t task) {
+          std::vector<float> scratch(static_cast<size_t>(dim_));
+          const int64_t last = std::min(count, (task + 1) * kRowsPerTask);
+          for (int64_t i = task * kRowsPerTask; i < last; ++i) {
+            const int64_t row =
+                chosen_ ? int64_t{(*chosen_)[begin + i]} : begin + i;
+            if (!copy_row(row, out + i * row_bytes_, scratch.data())) {
+              refused = row;
+            }
+          }
+        });
+    TESSERA_CHECK_VALUE(
+        refused < 0,
+        "[Publisher] table '{}': row {} has a number that is not finite or too large, which {} can't store. Choose another format, or find out why training gives such numbers, for example with NonFiniteGradients::kRefuse.",
+        shorten(table_name_),
+        refused.load(),
+        to_string(format_));
+  }
+
+ private:
+  // Returns false if the format can't store a number of the row.
+  bool copy_row(int64_t row, std::byte* out, float* scratch) const {
+    const std::byte* from = data_ + row * table_row_bytes_;
+    if (is_copy_) {
+      std::memcpy(out, from, static_cast<size_t>(row_bytes_));
+      return true;
+    }
+    const auto* values = reinterpret_cast<const float*>(from);
+    if (dtype_ == at::kBFloat16) {
+      widen<c10::BFloat16>(from, dim_, scratch);
+      values = scratch;
+    } else if (dtype_ == at::kHalf) {
+      widen<c10::Half>(from, dim_, scratch);
+      values = scratch;
+    }
+    switch (format_) {
+      case StoredFormat::kFloat32:
+        std::memcpy(out, values, static_cast<size_t>(row_bytes_));
+        return true;
+      case StoredFormat::kBFloat16:
+        return narrow<c10::BFloat16>(values, dim_, out);
+      case StoredFormat::kFloat16:
+        return narrow<c10::Half>(values, dim_, out);
+      case StoredFormat::kInt8:
+      case StoredFormat::kInt4:
+        break;
+    }
+    return kernels::quantize_row(values, dim_, bits_of(format_), out);
+  }
+
+  std::string table_name_;
+  at::Tensor values_;
+  StoredFormat format_;
+  std::optional<std::vector<uint32_t>> chosen_;
+  const std::byte* data_ =
+      static_cast<const std::byte*>(values_.const_data_ptr());
+  at::ScalarType dtype_ = values_.scalar_type();
+  int64_t dim_ = values_.size(1);
+  int64_t table_row_bytes_ =
+      dim_ * static_cast<int64_t>(values_.element_size());
+  int64_t row_bytes_ = serving::row_bytes(format_, dim_);
+  // Whether the bytes are copied as they are.
+  bool is_copy_ = format_ == stored_format(RowFormat::kTable, dtype_);
+};
 
 // The parts of what pack() gives for one rank.
 struct Packed {
@@ -54,6 +170,18 @@ void set_rows(std::shared_ptr<const Buffer<char>> rows, TableContent& content) {
 }
 
 }  // namespace
+
+StoredFormat stored_format(RowFormat format, at::ScalarType dtype) {
+  // The other formats are those of StoredFormat, in the same order.
+  static_assert(
+      static_cast<int>(RowFormat::kInt4) ==
+      static_cast<int>(StoredFormat::kInt4) + 1);
+  return format != RowFormat::kTable
+      ? static_cast<StoredFormat>(static_cast<int>(format) - 1)
+      : dtype == at::kBFloat16 ? StoredFormat::kBFloat16
+      : dtype == at::kHalf     ? StoredFormat::kFloat16
+                               : StoredFormat::kFloat32;
+}
 
 FollowedTable::FollowedTable(
     TableState& table,
@@ -106,7 +234,7 @@ const FollowedTable::Changes& FollowedTable::take(
     touched = compared_->rows(table);
     compared_->accept(table, touched);
   }
-  const auto before = static_cast<int64_t>(changes.rows.size());
+  const auto before = std::ssize(changes.rows);
   changes.rows.insert(changes.rows.end(), touched.begin(), touched.end());
   std::inplace_merge(
       changes.rows.begin(), changes.rows.begin() + before, changes.rows.end());
@@ -133,7 +261,7 @@ FollowedTable::Rows FollowedTable::select(const TableState& table, bool is_base)
     if (!is_base) {
       selected.rows = changes_.rows;
     } else {
-      selected.rows.resize(static_cast<size_t>(table.rows.count));
+      selected.rows.resize(table.rows.count);
       std::iota(selected.rows.begin(), selected.rows.end(), 0U);
     }
     for (const uint32_t row : selected.rows) {
@@ -158,10 +286,7 @@ FollowedTable::Rows FollowedTable::select(const TableState& table, bool is_base)
     }
   }
   std::vector<uint32_t> found(changes_.lost_keys.size());
-  index.find(
-      changes_.lost_keys.data(),
-      static_cast<int64_t>(found.size()),
-      found.data());
+  index.find(changes_.lost_keys.data(), std::ssize(found), found.data());
   for (size_t i = 0; i < found.size(); ++i) {
     if (found[i] == kNoRow) {
       selected.removed.push_back(changes_.lost_keys[i]);
@@ -175,7 +300,7 @@ void FollowedTable::set_ids(
     const std::vector<int64_t>& removed,
     bool is_base,
     TableContent& content) const {
-  content.file.count = static_cast<int64_t>(ids.size());
+  content.file.count = std::ssize(ids);
   if (!file_.keys) {
     if (!is_base) {
       content.numbers = bytes_of(std::vector<uint32_t>(ids.begin(), ids.end()));
@@ -268,7 +393,7 @@ void copy_now(TableContent& content) {
     return;
   }
   const auto rows = std::make_shared<Buffer<char>>();
-  rows->resize(static_cast<size_t>(content.file.count * content.row_bytes));
+  rows->resize(content.file.count * content.row_bytes);
   content.copy(
       0, content.file.count, reinterpret_cast<std::byte*>(rows->data()));
   set_rows(rows, content);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/engine/strategy.h>
+#include <tessera/serving/publisher.h>
 
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/src/publisher/published_directory.h"
@@ -16,6 +17,9 @@
 #include <vector>
 
 namespace tessera::serving {
+
+/// How rows of a dtype are stored. RowFormat::kTable stores their numbers unchanged.
+StoredFormat stored_format(RowFormat format, at::ScalarType dtype);
 
 /// Follows the changes of one table, or of the part of it that this rank has.
 class FollowedTable {

@@ -6,10 +6,8 @@
 
 #include "packages/search/src/scan/item_attributes.h"
 #include "packages/search/src/scan/item_catalogue.h"
-#include "packages/search/src/user_batch.h"
 #include "packages/serving/src/format/items_file.h"
 #include "packages/serving/src/publisher/followed_table.h"
-#include "packages/serving/src/publisher/row_copier.h"
 #include "src/common/check.h"
 
 #include <ATen/ops/arange.h>

@@ -46,7 +46,7 @@ class DataFile {
   }
   Section section(std::string_view bytes) {
     begin_section();
-    add(bytes.data(), static_cast<int64_t>(bytes.size()));
+    add(bytes.data(), std::ssize(bytes));
     return end_section();
   }
   /// Returns the bytes of the file.
@@ -259,7 +259,7 @@ void PublishedDirectory::keep(int64_t count, double seconds, Disk& disk) {
   if (current_ && written_.contains(current_->version)) {
     oldest_base = written_.at(current_->version).base;
   }
-  auto newer = static_cast<int64_t>(written_.size());
+  auto newer = std::ssize(written_);
   for (const auto& [version, written] : written_) {
     const double age =
         std::chrono::duration<double>(now - written.time).count();

@@ -7,7 +7,6 @@
 #include "layers/mode_guard.h"
 #include "packages/export/src/trace/visit_weights.h"
 #include "packages/serving/src/format/items_file.h"
-#include "packages/serving/src/publisher/row_copier.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 

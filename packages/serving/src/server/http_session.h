@@ -4,7 +4,6 @@
 #include <tessera/serving/server.h>
 
 #include "packages/serving/src/server/request_handler.h"
-#include "packages/serving/src/server/request_head.h"
 
 #include <utility>  // Boost 1.74 uses std::exchange without it
 
@@ -24,6 +23,19 @@
 namespace tessera::serving {
 
 class HttpSession;
+
+/// What a session has received.
+struct ReceivedRequest {
+  HttpRequest request = {};  // a wrong one may have only its method
+  bool keeps_alive = false;
+  /// Whether the client waits for "100 Continue" before it sends the body.
+  bool expects_continue = false;
+  /// Set if the request is wrong. The connection must close then, because what follows may
+  /// not be a request.
+  std::optional<HttpResponse> error = {};
+  /// Whether the client is gone.
+  bool is_gone = false;
+};
 
 /// The bytes that a connection holds for the body of a request or of a response. They count
 /// in the total of all connections.
@@ -59,8 +71,6 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
  public:
   HttpSession(boost::asio::ip::tcp::socket socket, SessionContext& context);
   ~HttpSession();
-  HttpSession(const HttpSession&) = delete;
-  HttpSession& operator=(const HttpSession&) = delete;
 
   /// Serves the connection until it closes.
   boost::asio::awaitable<void> run();

@@ -405,10 +405,10 @@ class InputReader {
         entry);
     if (request_.num_candidates == 0) {
       first_list_ = name;
-      request_.num_candidates = static_cast<int64_t>(list.size());
+      request_.num_candidates = std::ssize(list);
     }
     TESSERA_CHECK_VALUE(
-        static_cast<int64_t>(list.size()) == request_.num_candidates,
+        std::ssize(list) == request_.num_candidates,
         "[{}] {}: expected one entry per {} in each list, but '{}' has {} and '{}' has {}.",
         where_,
         shorten(place),

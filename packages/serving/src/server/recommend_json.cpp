@@ -145,7 +145,7 @@ RawColumns::Column column_of(
   };
   if (attribute.type == data::ColumnType::kText) {
     add_all(std::string(), [&](int64_t number) {
-      return std::string(attribute.texts[static_cast<size_t>(number)]);
+      return std::string(attribute.texts[number]);
     });
   } else if (attribute.type == data::ColumnType::kFloat32) {
     add_all(std::nanf(""), data::float_of);
@@ -164,7 +164,7 @@ void append_column(
   text += text_of(std::string(key)) + ":[";
   const auto append = [&](const auto& values, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const auto& value = values[static_cast<size_t>(i)];
+      const auto& value = values[i];
       text += i == begin ? "" : ",";
       if (data::is_missing(value)) {
         text += "null";

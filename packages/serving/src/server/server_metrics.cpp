@@ -68,7 +68,7 @@ void ServerMetrics::Histogram::add(
     double value,
     std::span<const double> bounds) {
   const auto bound = std::ranges::lower_bound(bounds, value);
-  ++counts.at(static_cast<size_t>(bound - bounds.begin()));
+  ++counts.at(bound - bounds.begin());
   ++count;
   sum += value;
 }
