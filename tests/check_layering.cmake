@@ -41,7 +41,7 @@ set(internal_search packages/data/src/column_values.h packages/data/src/column_v
     src/kernels/kernels.h src/kernels/prefetch.h)
 set(internal_serving packages/data/src/column_view.h packages/data/src/pipeline_core.h
     packages/export/src/trace/visit_weights.h packages/search/src/given_items.h packages/search/src/scan/item_attributes.h
-    packages/search/src/scan/item_catalogue.h packages/search/src/scan/row_scan.h packages/search/src/user_batch.h
+    packages/search/src/scan/item_catalogue.h packages/search/src/scan/row_scan.h
     serialization/disk.h serialization/file_lock.h src/common/active_kernels.h src/features/id_rule.h src/tables/key_partitions.h)
 set(used_by_export formats)
 set(used_by_search formats data training)

@@ -89,10 +89,8 @@ class FaissIndex : public TopKIndex {
     call_faiss(c10::str("[TopKIndex::save '", path, "']"), [&] {
       faiss::write_index(index_.get(), &writer);
     });
-    const at::Tensor bytes = at::from_blob(
-        writer.data.data(),
-        {static_cast<int64_t>(writer.data.size())},
-        at::kByte);
+    const at::Tensor bytes =
+        at::from_blob(writer.data.data(), {std::ssize(writer.data)}, at::kByte);
     save_safetensors(
         {.tensors =
              {{"index", bytes},

@@ -8,7 +8,6 @@
 #include "packages/search/src/scan/item_attributes.h"
 #include "packages/search/src/scan/item_catalogue.h"
 #include "packages/search/src/scan/row_scan.h"
-#include "packages/search/src/user_batch.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 #include "src/common/parallel.h"
@@ -117,7 +116,7 @@ std::vector<std::vector<ScoredRow>> search(
         {.vector = request.has_scores ? &kOne : queries + user * rows.dim,
          .k = std::min(k, rows.num_rows),
          .allowed = allowed,
-         .excluded = request.users[static_cast<size_t>(user)].excluded});
+         .excluded = request.users[user].excluded});
   }
   const auto bytes = static_cast<int64_t>(vectors.nbytes());
   return scan(

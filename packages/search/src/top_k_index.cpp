@@ -142,8 +142,7 @@ class Exclusions {
     ids_ = copy(bags.values);
     splits_ = copy(bags.row_splits);
     TESSERA_CHECK_VALUE(
-        splits_.front() == 0 &&
-            splits_.back() == static_cast<int64_t>(ids_.size()) &&
+        splits_.front() == 0 && splits_.back() == std::ssize(ids_) &&
             std::ranges::is_sorted(splits_),
         "[TopKIndex] the row_splits of excluded must begin with 0, must not decrease, and must end with the number of its values, {}. Make it with RaggedFeature::from_lengths().",
         ids_.size());
@@ -171,8 +170,7 @@ class Exclusions {
 // The end of the block of queries that begins at `begin`. Each query of a block fetches the
 // largest needed[query] of the block, so one large number makes the block short.
 int64_t block_end(int64_t begin, const std::vector<int64_t>& needed) {
-  const auto last =
-      std::min(begin + kQueries, static_cast<int64_t>(needed.size()));
+  const auto last = std::min(begin + kQueries, std::ssize(needed));
   int64_t max_needed = needed[begin];
   int64_t end = begin + 1;
   while (end < last) {

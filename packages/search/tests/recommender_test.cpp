@@ -6,7 +6,7 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
-#include "packages/search/src/user_batch.h"
+#include "packages/search/src/given_items.h"
 #include "tests/test_util.h"
 
 #include <algorithm>

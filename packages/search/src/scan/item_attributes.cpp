@@ -206,7 +206,7 @@ const AttributeColumn& ItemAttributes::at(
 }
 
 int64_t ItemAttributes::row_of(int64_t id) const {
-  if (id >= 0 && id < std::ssize(ids_) && ids_[static_cast<size_t>(id)] == id) {
+  if (id >= 0 && id < std::ssize(ids_) && ids_[id] == id) {
     return id;
   }
   const auto found = std::ranges::lower_bound(ids_, id);
@@ -226,8 +226,7 @@ std::string write_item_attributes(
     data::check_added_column(
         name, !names.insert(name).second, num_items, column.batch_size());
     if (column.row_splits) {
-      data::check_row_splits(
-          *column.row_splits, static_cast<int64_t>(column.size()), name);
+      data::check_row_splits(*column.row_splits, std::ssize(column), name);
     }
     types.push_back(static_cast<int64_t>(column.type()));
   }

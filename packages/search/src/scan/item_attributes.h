@@ -34,9 +34,7 @@ struct AttributeColumn {
   std::span<const int64_t> values_of(int64_t row) const {
     const auto i = static_cast<size_t>(row);
     return has_lists()
-        ? values.subspan(
-              static_cast<size_t>(row_splits[i]),
-              static_cast<size_t>(row_splits[i + 1] - row_splits[i]))
+        ? values.subspan(row_splits[i], row_splits[i + 1] - row_splits[i])
         : values.subspan(i, 1);
   }
 };

@@ -131,7 +131,7 @@ std::vector<ScoredRow> ItemCatalogue::choose(
   const int64_t count = 4 * k;
   std::unordered_map<int64_t, int64_t> num_chosen;
   const auto value_of = [&](int64_t row) {
-    return column->values[static_cast<size_t>(attribute_row(row))];
+    return column->values[attribute_row(row)];
   };
   const auto has_room = [&](int64_t row) {
     const auto found = num_chosen.find(value_of(row));

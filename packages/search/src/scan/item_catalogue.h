@@ -77,7 +77,7 @@ class ItemCatalogue {
     return std::ssize(ids_);
   }
   int64_t id_of(int64_t row) const {
-    return ids_[static_cast<size_t>(row)];
+    return ids_[row];
   }
   /// The row of an id, or -1.
   int64_t row_of(int64_t id) const;
@@ -119,7 +119,7 @@ class ItemCatalogue {
 
   /// The row of ItemAttributes of an item.
   int64_t attribute_row(int64_t row) const {
-    return attribute_rows_[static_cast<size_t>(row)];
+    return attribute_rows_[row];
   }
 
  private:

@@ -99,7 +99,7 @@ void decode(
     std::span<const void* const> places,
     int64_t dim,
     float* out) {
-  const auto count = static_cast<int64_t>(places.size());
+  const auto count = std::ssize(places);
   if (rows.quantized_bits != 0) {
     kernels.combine_quantized(
         {.dim = dim,
@@ -136,7 +136,7 @@ const float* numbers_of(
   if (is_float32(memory)) {
     return static_cast<const float*>(place);
   }
-  buffer.resize(static_cast<size_t>(rows.dim));
+  buffer.resize(rows.dim);
   decode(kernels, memory, {&place, 1}, rows.dim, buffer.data());
   return buffer.data();
 }
@@ -336,7 +336,7 @@ class Pass {
         .queries = queries_.data(),
         .vectors = vectors_.data(),
         .integers = has_integers ? integers_.data() : nullptr,
-        .num_queries = static_cast<int64_t>(requests_.size()),
+        .num_queries = std::ssize(requests_),
         .scratch = scratch_.data(),
         .scores = scores_.data(),
         .hits = hits_.data()};
@@ -471,7 +471,7 @@ std::vector<ScoredRow> best_of(
       scored.push_back({.number = row, .score = to_float(score)});
     }
   }
-  const auto kept = std::min(request.k, static_cast<int64_t>(scored.size()));
+  const auto kept = std::min(request.k, std::ssize(scored));
   std::partial_sort(
       scored.begin(),
       scored.begin() + kept,
@@ -479,7 +479,7 @@ std::vector<ScoredRow> best_of(
       [](const ScoredRow& a, const ScoredRow& b) {
         return a.score != b.score ? a.score > b.score : a.number < b.number;
       });
-  scored.resize(static_cast<size_t>(kept));
+  scored.resize(kept);
   return scored;
 }
 
@@ -505,7 +505,7 @@ std::vector<std::vector<ScoredRow>> scan(
   }
   const kernels::KernelTable& kernels =
       options.kernels == nullptr ? active_kernels() : *options.kernels;
-  const auto count = static_cast<int64_t>(checked.size());
+  const auto count = std::ssize(checked);
   const int64_t blocks = (count + kRequests - 1) / kRequests;
   // Blocks run beside each other. Few rows are not worth another thread.
   const int64_t parts = std::min(
