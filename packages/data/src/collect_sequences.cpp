@@ -94,7 +94,7 @@ Columns collect_sequences(
         heads.push_back(*begin);
         begin = end - std::min(length, options.max_length.value_or(length));
         kept.insert(kept.end(), begin, end);
-        splits.push_back(static_cast<int64_t>(kept.size()));
+        splits.push_back(std::ssize(kept));
       }
       begin = end;
     }

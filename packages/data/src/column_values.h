@@ -35,26 +35,16 @@ const Column& find_value_column(
     std::string_view name,
     const std::string& where);
 
+/// The view of a column that has passed validate(). It is valid as long as `kept`, which
+/// gets copies of tensors that are not contiguous.
+ColumnView view_of(const Column& column, std::vector<at::Tensor>& kept);
+
 /// Calls `visit` with the values as std::span<const int64_t>, std::span<const float> or
 /// std::span<const std::string>. The column must have passed validate().
 template <class Visit>
 void visit_values(const Column& column, Visit&& visit) {
-  if (const auto* text =
-          std::get_if<std::vector<std::string>>(&column.values)) {
-    visit(std::span<const std::string>(*text));
-    return;
-  }
-  const at::Tensor values = std::get<at::Tensor>(column.values).contiguous();
-  const auto size = static_cast<size_t>(values.numel());
-  if (values.scalar_type() == at::kLong) {
-    visit(std::span(values.const_data_ptr<int64_t>(), size));
-  } else {
-    visit(std::span(values.const_data_ptr<float>(), size));
-  }
+  std::vector<at::Tensor> kept;
+  std::visit(visit, view_of(column, kept).values);
 }
-
-/// The view of a column that has passed validate(). It is valid as long as `kept`, which
-/// gets copies of tensors that are not contiguous.
-ColumnView view_of(const Column& column, std::vector<at::Tensor>& kept);
 
 }  // namespace tessera::data

@@ -247,7 +247,7 @@ std::vector<std::string> cells_of(const Column& column, int64_t examples) {
     if (!column.row_splits.defined()) {
       cells.emplace_back(type);
       for (int64_t i = 0; i < examples; ++i) {
-        cells.push_back(show_value(values[static_cast<size_t>(i)]));
+        cells.push_back(show_value(values[i]));
       }
       return;
     }
@@ -262,7 +262,7 @@ std::vector<std::string> cells_of(const Column& column, int64_t examples) {
           list += fmt::format("... {} values", begin[i + 1] - begin[i]);
           break;
         }
-        list += show_value(values[static_cast<size_t>(k)]);
+        list += show_value(values[k]);
       }
       cells.push_back("[" + list + "]");
     }

@@ -282,8 +282,7 @@ class FilterStage : public RowStep {
         used_ = 0;
         range_ = owned_range(take_rows(std::move(*range)));
         kept_ = stage_.kept(*range_.columns);
-        used_ = static_cast<size_t>(
-            std::min(skipped_, static_cast<int64_t>(kept_.size())));
+        used_ = static_cast<size_t>(std::min(skipped_, std::ssize(kept_)));
         skipped_ -= static_cast<int64_t>(used_);
       }
       const size_t count =

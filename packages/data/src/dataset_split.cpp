@@ -101,7 +101,7 @@ class SelectStage : public RowStep {
     return static_cast<int64_t>(parts_->size());
   }
   bool has(int64_t row) const {
-    return (*parts_)[static_cast<size_t>(row)] == part_;
+    return (*parts_)[row] == part_;
   }
 
   std::shared_ptr<const RowParts> parts_;
@@ -143,7 +143,7 @@ class SelectStage : public RowStep {
             kept.push_back(i);
           }
         }
-        const auto count = static_cast<int64_t>(kept.size());
+        const auto count = std::ssize(kept);
         row_ += range->count;
         left_ -= count;
         if (count == range->count) {
@@ -228,7 +228,7 @@ void check_times(const SplitByTime& by) {
 
 // Assigns the newest examples to test and validation by the shares of these parts.
 void assign_newest(const Times& times, const SplitByTime& by, RowParts& parts) {
-  const auto size = static_cast<int64_t>(parts.size());
+  const auto size = std::ssize(parts);
   const auto count_of = [&](double share) -> int64_t {
     return std::llround(share * static_cast<double>(size));
   };
@@ -238,7 +238,7 @@ void assign_newest(const Times& times, const SplitByTime& by, RowParts& parts) {
   std::iota(rows.begin(), rows.end(), int64_t{0});
   const auto is_newer = [&](int64_t left, int64_t right) {
     const auto key = [&](int64_t row) {
-      return std::pair(times.values[static_cast<size_t>(row)], row);
+      return std::pair(times.values[row], row);
     };
     return key(left) > key(right);
   };
@@ -246,7 +246,7 @@ void assign_newest(const Times& times, const SplitByTime& by, RowParts& parts) {
     const auto first = rows.begin() + begin;
     std::nth_element(first, first + count, rows.end(), is_newer);
     for (auto row = first; row != first + count; ++row) {
-      parts[static_cast<size_t>(*row)] = part;
+      parts[*row] = part;
     }
   };
   assign(0, test, kTestPart);
@@ -281,14 +281,14 @@ DatasetSplit split(const Dataset& dataset, const SplitByShare& by) {
   check_order(kName, dataset);
   RowParts parts;
   const auto add = [&](int64_t end) {
-    for (auto row = static_cast<int64_t>(parts.size()); row < end; ++row) {
+    for (auto row = std::ssize(parts); row < end; ++row) {
       RandomStream random(
           static_cast<uint64_t>(by.seed), static_cast<uint64_t>(row), 0);
       parts.push_back(part_of_random(random.uniform(), by));
     }
   };
   if (const std::optional<int64_t> size = dataset.size()) {
-    parts.reserve(static_cast<size_t>(*size));
+    parts.reserve(*size);
     add(*size);
   } else {
     scan_rows(dataset, [&](const RowRange& range, int64_t first) {
@@ -365,7 +365,7 @@ DatasetSplit split(const Dataset& dataset, const LeaveOneOut& by) {
             users.template emplace<UserEnds<T>>();
           }
           std::get<UserEnds<T>>(users)[user].add(
-              times.values[static_cast<size_t>(first + i)], first + i);
+              times.values[first + i], first + i);
         });
   });
   RowParts parts(times.values.size(), kTrainPart);
@@ -374,8 +374,8 @@ DatasetSplit split(const Dataset& dataset, const LeaveOneOut& by) {
       [&](const auto& ends) {
         for (const auto& [user, end] : ends) {
           if (end.examples >= by.min_examples) {
-            parts[static_cast<size_t>(end.last.second)] = kTestPart;
-            parts[static_cast<size_t>(end.before.second)] = kValidationPart;
+            parts[end.last.second] = kTestPart;
+            parts[end.before.second] = kValidationPart;
             is_any_left_out = true;
           }
         }

@@ -71,7 +71,7 @@ struct ExampleColumn {
     visit<Ts...>(
         *range.columns, kinds, [&]<class T>(std::span<const T> values) {
           for (int64_t i = 0; i < range.count; ++i) {
-            const T& value = values[static_cast<size_t>(range.first + i)];
+            const T& value = values[range.first + i];
             check_present(!is_missing(value), first + i);
             use(i, value);
           }

@@ -60,9 +60,6 @@ class FileBytes::Stream {
     }
   }
 
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
   size_t read(char* to, size_t size) {
     if (is_gzip_) {
       size_t count = 0;

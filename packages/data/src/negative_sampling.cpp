@@ -64,13 +64,13 @@ class ValueNumbers {
     visit(*range.columns, [&]<class T>(std::span<const T> values) {
       auto& map = std::get<Map<T>>(values_);
       for (int64_t i = 0; i < range.count; ++i) {
-        const T& value = values[static_cast<size_t>(range.first + i)];
+        const T& value = values[range.first + i];
         TESSERA_CHECK_VALUE(
             missing_ == nullptr || !is_missing(value),
             "[NegativeSampler] column '{}' has {}. Drop such examples before, with filter().",
             shorten(name_),
             missing_);
-        const auto next = static_cast<int64_t>(map.size());
+        const auto next = std::ssize(map);
         use(i, map.try_emplace(value, next).first->second);
       }
     });
@@ -83,7 +83,7 @@ class ValueNumbers {
     visit(columns, [&]<class T>(std::span<const T> values) {
       const auto& map = std::get<Map<T>>(values_);
       TESSERA_CHECK_TYPE(
-          static_cast<int64_t>(map.size()) == size(),
+          std::ssize(map) == size(),
           "[NegativeSampler] column '{}' must have the same kind as in the dataset of the sampler, but it has {}.",
           shorten(name_),
           kind_of(columns.at(name_)));
@@ -95,7 +95,7 @@ class ValueNumbers {
           numbers.push_back(found->second);
           continue;
         }
-        const auto next = kUnknown - 1 - static_cast<int64_t>(others.size());
+        const auto next = kUnknown - 1 - std::ssize(others);
         numbers.push_back(others.try_emplace(value, next).first->second);
       }
     });
@@ -112,7 +112,7 @@ class ValueNumbers {
     const auto in_order = []<class T>(const Map<T>& map) {
       std::vector<T> all(map.size());
       for (const auto& [value, number] : map) {
-        all[static_cast<size_t>(number)] = value;
+        all[number] = value;
       }
       return all;
     };
@@ -168,7 +168,7 @@ struct NegativeSampler::Items {
         if (static_cast<size_t>(item) == counts.size()) {
           counts.push_back(0.0);
         }
-        counts[static_cast<size_t>(item)] += 1.0;
+        counts[item] += 1.0;
         if (has_users) {
           pairs.emplace_back(0, item);
         }
@@ -199,18 +199,18 @@ struct NegativeSampler::Items {
     pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
     known_splits.push_back(0);
     for (const auto& [user, item] : pairs) {
-      while (static_cast<int64_t>(known_splits.size()) <= user) {
-        known_splits.push_back(static_cast<int64_t>(known.size()));
+      while (std::ssize(known_splits) <= user) {
+        known_splits.push_back(std::ssize(known));
       }
       known.push_back(item);
     }
-    known_splits.push_back(static_cast<int64_t>(known.size()));
+    known_splits.push_back(std::ssize(known));
   }
 
   double weight(int64_t item) const {
     return options.distribution == NegativeDistribution::kUniform
         ? 1.0
-        : weights[static_cast<size_t>(item)];
+        : weights[item];
   }
   int64_t draw(RandomStream& random) const {
     return options.distribution == NegativeDistribution::kUniform
@@ -226,8 +226,7 @@ struct NegativeSampler::Items {
     if (options.excluded == ExcludedItems::kKnown && user >= 0) {
       const auto begin = static_cast<size_t>(user);
       excluded.known = std::span(known).subspan(
-          static_cast<size_t>(known_splits[begin]),
-          static_cast<size_t>(known_splits[begin + 1] - known_splits[begin]));
+          known_splits[begin], known_splits[begin + 1] - known_splits[begin]);
     }
     return excluded;
   }
@@ -305,8 +304,7 @@ void draw_in_batch(
     }
   }
   for (; count > 0 && !allowed.empty(); --count) {
-    drawn.push_back(
-        allowed[static_cast<size_t>(random.below(std::ssize(allowed)))]);
+    drawn.push_back(allowed[random.below(std::ssize(allowed))]);
   }
 }
 

@@ -41,8 +41,6 @@ class OrderedTasks {
   ~OrderedTasks() {
     close();
   }
-  OrderedTasks(const OrderedTasks&) = delete;
-  OrderedTasks& operator=(const OrderedTasks&) = delete;
 
   /// The next item, or nullopt after the last one.
   /// Errors:  the error of a task, after all items before it. Each further call raises it

@@ -105,7 +105,7 @@ PipelineCore::PipelineCore(
   for (const PipelineOutput& output : outputs_) {
     steps_.emplace_back(output, num_dense_);
     if (gives_numbers(output.transform)) {
-      num_dense_ += static_cast<int64_t>(output.columns.size());
+      num_dense_ += std::ssize(output.columns);
     }
     add_columns(steps_.back());
   }

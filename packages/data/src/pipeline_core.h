@@ -70,8 +70,6 @@ class PipelineCore {
       std::vector<PipelineOutput> outputs,
       std::map<std::string, ColumnType> types,
       bool is_from_file);
-  PipelineCore(const PipelineCore&) = delete;
-  PipelineCore& operator=(const PipelineCore&) = delete;
 
   const std::vector<PipelineOutput>& outputs() const& {
     return outputs_;

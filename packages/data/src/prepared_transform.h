@@ -28,28 +28,6 @@ struct Overloaded : Functions... {
   using Functions::operator()...;
 };
 
-struct ValueHash {
-  uint64_t hash = 0;
-  bool has_missing = false;
-};
-
-inline bool is_missing(const ValueHash& value) {
-  return value.has_missing;
-}
-
-struct CrossedHashes {
-  std::vector<ValueHash> hashes;
-  /// nullopt if all columns have one value per example.
-  std::optional<std::vector<int64_t>> row_splits;
-};
-
-/// Hashes all combinations of the columns' values, example by example.
-/// Errors:  c10::ValueError beginning with `where` if there are too many.
-CrossedHashes cross_columns(
-    std::span<const ColumnView* const> columns,
-    uint64_t seed,
-    const std::string& where);
-
 /// Finds the positions of values in a list without copying the list. This is a hash table
 /// with open addressing and linear probing, which is at most half full and takes 16 to 32
 /// bytes per value.

@@ -63,8 +63,7 @@ class AliasTable {
   explicit AliasTable(const std::vector<double>& weights);
 
   int64_t draw(RandomStream& random) const {
-    const auto i =
-        static_cast<size_t>(random.below(static_cast<int64_t>(slots_.size())));
+    const auto i = static_cast<size_t>(random.below(std::ssize(slots_)));
     return random.uniform() < slots_[i].probability ? static_cast<int64_t>(i)
                                                     : slots_[i].alias;
   }

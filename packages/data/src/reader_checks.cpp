@@ -140,7 +140,7 @@ std::string begin_of_file(const std::string& path) {
   std::string begin(kTextBeginBytes, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  begin.resize(static_cast<size_t>(file.gcount()));
+  begin.resize(file.gcount());
   return begin;
 }
 

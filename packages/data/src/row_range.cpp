@@ -129,7 +129,7 @@ Column gather_column(
     int64_t first,
     std::span<const int64_t> rows) {
   Column result;
-  auto total = static_cast<int64_t>(rows.size());
+  auto total = std::ssize(rows);
   const int64_t* splits = nullptr;
   if (column.row_splits.defined()) {
     splits = column.row_splits.const_data_ptr<int64_t>() + first;
@@ -232,7 +232,7 @@ int64_t bytes_of(const RowRange& range) {
     }
     if (const auto* text = std::get_if<RangeText>(&column.values)) {
       for (int64_t i = first; i < first + count; ++i) {
-        const size_t size = (*text)[static_cast<size_t>(i)].size();
+        const size_t size = (*text)[i].size();
         constexpr size_t kInPlace = 15;  // in the std::string itself
         bytes += static_cast<int64_t>(
             sizeof(std::string) + (size > kInPlace ? size + 1 : 0));

@@ -101,13 +101,11 @@ class ShuffleStage : public RowStep {
     }
 
     void shuffle(int64_t rows) {
-      order_.resize(static_cast<size_t>(rows));
+      order_.resize(rows);
       std::iota(order_.begin(), order_.end(), int64_t{0});
       RandomStream random = stage_.random(epoch_, block_);
       for (int64_t i = rows - 1; i > 0; --i) {
-        std::swap(
-            order_[static_cast<size_t>(i)],
-            order_[static_cast<size_t>(random.below(i + 1))]);
+        std::swap(order_[i], order_[random.below(i + 1)]);
       }
     }
 

@@ -51,7 +51,7 @@ std::vector<double> quantile_boundaries(
       "[quantile_boundaries] expected two different numbers or more, but got {}{}. Leave the column out.",
       numbers.size(),
       numbers.empty() ? "" : " equal ones");
-  const auto count = static_cast<int64_t>(numbers.size());
+  const auto count = std::ssize(numbers);
   // If many numbers equal the smallest one, they must be in the first bin. A boundary at
   // the smallest number would leave that bin empty.
   const double lowest = *std::ranges::upper_bound(numbers, numbers.front());

@@ -153,7 +153,7 @@ class Parser {
 
  private:
   int64_t count() const {
-    return static_cast<int64_t>(words_.size());
+    return std::ssize(words_);
   }
   std::string where() const {
     return c10::str("[load_text_vectors] '", shorten(path_), "' line ", line_);
@@ -236,7 +236,7 @@ int64_t copy_vectors(
   const int64_t size = pipeline.vocabulary_size(feature);
   TESSERA_CHECK_VALUE(
       from.vectors.defined() && from.vectors.dim() == 2 &&
-          from.vectors.size(0) == static_cast<int64_t>(from.words.size()),
+          from.vectors.size(0) == std::ssize(from.words),
       "[copy_vectors] expected a vector for each of {} words, but got {}.",
       from.words.size(),
       describe(from.vectors));
@@ -274,7 +274,7 @@ int64_t copy_vectors(
       at::tensor(ids, at::kLong),
       from.vectors.index_select(0, at::tensor(sources, at::kLong))
           .to(rows.scalar_type()));
-  return static_cast<int64_t>(ids.size());
+  return std::ssize(ids);
 }
 
 }  // namespace tessera::data

@@ -189,15 +189,13 @@ int64_t vocabulary_size(const Transform& transform) {
       Overloaded(
           [](const transforms::Bucketize& bucketize) {
             return num_missing_ids(bucketize.missing) +
-                static_cast<int64_t>(bucketize.boundaries.size()) + 1;
+                std::ssize(bucketize.boundaries) + 1;
           },
           [](const transforms::Vocabulary& vocabulary) {
             return num_missing_ids(vocabulary.missing) +
                 vocabulary.num_oov_indices +
                 std::visit(
-                       [](const auto& values) {
-                         return static_cast<int64_t>(values.size());
-                       },
+                       [](const auto& values) { return std::ssize(values); },
                        vocabulary.values);
           },
           [](const transforms::Identity& identity) {

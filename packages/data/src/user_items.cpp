@@ -62,7 +62,7 @@ RaggedFeature UserItems::of(const at::Tensor& users) const {
       const std::vector<int64_t>& bag = found->second;
       values.insert(values.end(), bag.begin(), bag.end());
     }
-    splits.push_back(static_cast<int64_t>(values.size()));
+    splits.push_back(std::ssize(values));
   }
   return {
       .values = at::tensor(values, at::kLong),

@@ -41,7 +41,7 @@ std::vector<ValueOf<Map>> most_frequent(
     return left.count != right.count ? left.count > right.count
                                      : *left.value > *right.value;
   };
-  const auto size = static_cast<int64_t>(kept.size());
+  const auto size = std::ssize(kept);
   if (limits.max_size.value_or(size) < size) {  // to sort only what is kept
     const auto end = kept.begin() + *limits.max_size;
     std::nth_element(kept.begin(), end, kept.end(), is_before);
@@ -148,7 +148,7 @@ int64_t VocabularyBuilder::size() const {
         if constexpr (std::same_as<Map, std::monostate>) {
           return int64_t{0};
         } else {
-          return static_cast<int64_t>(counts.size());
+          return std::ssize(counts);
         }
       },
       this->counts().values);

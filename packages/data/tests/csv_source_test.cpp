@@ -8,7 +8,7 @@
 #include <tessera/data/file_source.h>
 #include <tessera/data/parquet_source.h>
 
-#include "packages/data/src/arrow/csv_rows.h"
+#include "packages/data/src/arrow/csv_blocks.h"
 #include "packages/data/src/value_hash.h"
 #include "packages/data/tests/arrow_files.h"
 #include "packages/data/tests/criteo_files.h"

@@ -48,10 +48,6 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata = {};
 };
 
-std::string dtype_names() {
-  return join_names(file_dtypes(), &FileDtype::safetensors);
-}
-
 // Reads the header entry by entry, so that a header with many entries takes little
 // memory.
 class HeaderReader {
@@ -150,7 +146,7 @@ class HeaderReader {
         "{}: tensor '{}': dtype must be one of {}, but got {}. Convert the tensor where the file was written.",
         where_,
         shorten(name_),
-        dtype_names(),
+        join_names(dtypes, &FileDtype::safetensors),
         shorten(name.dump()));
     return *found;
   }

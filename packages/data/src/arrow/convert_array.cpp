@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <arrow/array.h>
 #include <arrow/memory_pool.h>
 #include <arrow/record_batch.h>
@@ -71,28 +72,6 @@ ValueKind kind_of_type(const arrow::DataType& type) {
       : id == arrow::Type::NA          ? ValueKind::kNull
                                        : ValueKind::kOther;
 }
-
-// Gives the position of value i: i, or -1 if the value is missing.
-struct EachPosition {
-  const arrow::Array& values;
-  bool has_nulls = values.null_count() > 0;
-
-  int64_t operator()(int64_t i) const {
-    return has_nulls && values.IsNull(i) ? -1 : i;
-  }
-};
-
-// Gives the position of value i in the dictionary, or -1 if the value is missing.
-struct DictionaryPosition {
-  const arrow::Array& values;
-  const std::vector<int64_t>& indices;
-  bool has_nulls = values.null_count() > 0;
-
-  int64_t operator()(int64_t i) const {
-    const int64_t index = indices[i];
-    return index < 0 || (has_nulls && values.IsNull(index)) ? -1 : index;
-  }
-};
 
 // Calls visit(pointer) with the values as numbers of their physical type. Booleans and
 // float16 are converted first. Other values are not copied.
@@ -262,7 +241,7 @@ void convert_texts(
           static_cast<int64_t>(i), "is damaged: its text has no valid length");
     }
     if (from < to) {
-      result[i].assign(text + from, static_cast<size_t>(to - from));
+      result[i].assign(text + from, to - from);
     }
     if (!is_plain && !is_utf8(result[i])) {
       refuse_value(static_cast<int64_t>(i), "is not UTF-8");
@@ -299,20 +278,16 @@ std::vector<std::string> convert_to_text(
 }
 
 Column all_missing(int64_t size, ColumnType type) {
-  switch (type) {
-    case ColumnType::kInt64:
-    case ColumnType::kUInt64Bits:
-      return {.values = at::empty({size}, at::kLong).fill_(kMissing)};
-    case ColumnType::kFloat32:
-      return {
-          .values = at::empty({size}, at::kFloat)
-                        .fill_(std::numeric_limits<float>::quiet_NaN())};
-    case ColumnType::kText:
-      break;
+  if (type == ColumnType::kText) {
+    return {.values = std::vector<std::string>(size)};
   }
-  return {.values = std::vector<std::string>(static_cast<size_t>(size))};
+  const at::Tensor values = type == ColumnType::kFloat32
+      ? at::full({size}, std::numeric_limits<float>::quiet_NaN(), at::kFloat)
+      : at::full({size}, kMissing, at::kLong);
+  return {.values = values};
 }
 
+// position(i) is the position of value i in `values`, or -1 if the value is missing.
 template <class Position>
 Column convert_values(
     const arrow::Array& values,
@@ -346,11 +321,13 @@ Column convert_dictionary(
       indices[i] = index;
     }
   });
-  return convert_values(
-      dictionary,
-      DictionaryPosition{.values = dictionary, .indices = indices},
-      array.length(),
-      type);
+  const bool has_nulls = dictionary.null_count() > 0;
+  const auto position = [&](int64_t i) -> int64_t {
+    const int64_t index = indices[i];
+    const bool is_null = index >= 0 && has_nulls && dictionary.IsNull(index);
+    return is_null ? -1 : index;
+  };
+  return convert_values(dictionary, position, array.length(), type);
 }
 
 Column convert_flat(const arrow::Array& array, ColumnType type) {
@@ -358,8 +335,11 @@ Column convert_flat(const arrow::Array& array, ColumnType type) {
     return convert_dictionary(
         static_cast<const arrow::DictionaryArray&>(array), type);
   }
-  return convert_values(
-      array, EachPosition{.values = array}, array.length(), type);
+  const bool has_nulls = array.null_count() > 0;
+  const auto position = [&](int64_t i) -> int64_t {
+    return has_nulls && array.IsNull(i) ? -1 : i;
+  };
+  return convert_values(array, position, array.length(), type);
 }
 
 // Converts the values of lists, and sets row_splits. length(i) is the number of values of
@@ -448,7 +428,7 @@ std::string unit_of(const arrow::DataType& type) {
   const auto name_of_unit = [](const auto& times) -> std::string {
     constexpr std::array kNames{
         "seconds", "milliseconds", "microseconds", "nanoseconds"};
-    return kNames.at(static_cast<size_t>(times.unit()));
+    return kNames.at(times.unit());
   };
   switch (values.id()) {
     case arrow::Type::DATE32:

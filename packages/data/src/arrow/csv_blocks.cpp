@@ -191,7 +191,7 @@ size_t CsvBlocks::end_of_rows(CsvBlock& block, bool is_at_end) {
     const bool is_field_begin = text.back() == options_.delimiter;
     open_ = {
         .row = 0,
-        .end = static_cast<int64_t>(text.size()),
+        .end = std::ssize(text),
         .phase = is_field_begin ? RowPhase::kFieldBegin : RowPhase::kInField};
     return 0;
   }

@@ -2,16 +2,21 @@
 #pragma once
 
 #include <tessera/data/csv_source.h>
+#include <tessera/data/file_bytes.h>
 
-#include "packages/data/src/arrow/csv_rows.h"
 #include "packages/data/src/arrow/input_file.h"
-#include "packages/data/src/arrow/text_bytes.h"
+#include "packages/data/src/reader_checks.h"
 
 #include <arrow/csv/options.h>
+#include <arrow/io/compressed.h>
+#include <arrow/util/compression.h>
+#include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +26,158 @@ namespace tessera::data {
 
 /// The name in messages.
 inline constexpr const char* kCsvReader = "make_csv_source";
+
+inline bool is_newline(char c) {
+  return c == '\n' || c == '\r';
+}
+
+/// The position of the first newline from `begin` on, or the size of the text.
+inline size_t find_newline(std::string_view text, size_t begin) {
+  const auto* found =
+      std::find_if(text.data() + begin, text.data() + text.size(), is_newline);
+  return static_cast<size_t>(found - text.data());
+}
+
+/// Where a scan of a row is.
+enum class RowPhase {
+  kFieldBegin,
+  kInField,
+  kInQuotes,
+  /// After a quote that closes a quoted part, unless another quote follows.
+  kAfterQuote
+};
+
+/// The result of scan_row().
+struct RowScan {
+  enum class State {
+    /// `end` is the position of the newline after the row.
+    kComplete,
+    /// The text ends in the row.
+    kPartial,
+    /// The text ends in a quoted part of the row.
+    kOpenQuote,
+    /// `end` is the position of text after a closing quote.
+    kTextAfterQuote
+  };
+
+  State state = State::kPartial;
+  size_t end = 0;
+  RowPhase phase = RowPhase::kFieldBegin;  // at `end`
+};
+
+/// Finds the end of the first row of the text, as Arrow does: a field that begins with
+/// a quote may have newlines, and two quotes in it stand for one. If `quote` is '\0',
+/// no character is a quote. If the row does not end in the text, a second call with a
+/// longer text can continue, with `end` and `phase` of the first result as `begin` and
+/// `phase`.
+inline RowScan scan_row(
+    std::string_view text,
+    char delimiter,
+    char quote,
+    size_t begin = 0,
+    RowPhase phase = RowPhase::kFieldBegin) {
+  using enum RowScan::State;
+  using enum RowPhase;
+  size_t i = begin;
+  while (true) {
+    if (phase == kInQuotes) {
+      i = text.find(quote, i);
+      if (i == std::string_view::npos) {
+        return {.state = kOpenQuote, .end = text.size(), .phase = phase};
+      }
+      phase = kAfterQuote;
+      ++i;
+    }
+    if (i == text.size()) {
+      return {.state = kPartial, .end = i, .phase = phase};
+    }
+    const char c = text[i];
+    if (is_newline(c)) {
+      return {.state = kComplete, .end = i, .phase = phase};
+    }
+    const bool is_quote = quote != '\0' && c == quote;
+    if (phase == kAfterQuote && !is_quote && c != delimiter) {
+      return {.state = kTextAfterQuote, .end = i, .phase = phase};
+    }
+    // After the second quote of a pair, the quoted part continues.
+    phase = c == delimiter              ? kFieldBegin
+        : is_quote && phase != kInField ? kInQuotes
+                                        : kInField;
+    ++i;
+  }
+}
+
+/// The bytes of a text file, plain, gzip or zstd.
+class TextBytes {
+ public:
+  /// Errors:  c10::ValueError for a file that can't be opened or that is not text.
+  TextBytes(std::string reader, std::string path)
+      : where_(where_of_file(reader, path)) {
+    plain_ = std::make_unique<FileBytes>(path, std::move(reader));
+    const std::string begin = begin_of_file(path);
+    const bool is_zstd = begins_zstd(begin);
+    if (is_zstd) {
+      plain_ = nullptr;
+      auto input = arrow::io::ReadableFile::Open(path);
+      check_status(input.status(), where_);
+      auto codec = arrow::util::Codec::Create(arrow::Compression::ZSTD);
+      check_status(codec.status(), where_);
+      // Only Make() uses the codec, so the stream may live longer.
+      auto stream =
+          arrow::io::CompressedInputStream::Make(codec->get(), *input);
+      check_status(stream.status(), where_);
+      zstd_ = *stream;
+    }
+    read_begin();
+    check_text_begin(begin_, is_zstd || begins_gzip(begin), where_);
+  }
+
+  /// Reads up to `size` bytes and returns their number, which is 0 at the end.
+  /// Errors:  c10::ValueError for a file that can't be read, is damaged or cut off.
+  size_t read(char* to, size_t size) {
+    if (!begin_.empty()) {
+      const size_t count = std::min(size, begin_.size());
+      begin_.copy(to, count);
+      begin_.erase(0, count);
+      return count;
+    }
+    if (error_ != nullptr) {
+      std::rethrow_exception(error_);
+    }
+    return read_file(to, size);
+  }
+
+ private:
+  void read_begin() {
+    begin_.resize(kTextBeginBytes);
+    size_t end = 0;
+    try {
+      size_t count = 0;
+      do {
+        count = read_file(begin_.data() + end, begin_.size() - end);
+        end += count;
+      } while (count > 0 && end < begin_.size());
+    } catch (const c10::Error&) {
+      error_ = std::current_exception();
+    }
+    begin_.resize(end);
+  }
+
+  size_t read_file(char* to, size_t size) {
+    if (plain_ != nullptr) {
+      return plain_->read(to, size);
+    }
+    const auto count = zstd_->Read(static_cast<int64_t>(size), to);
+    check_status(count.status(), where_);
+    return static_cast<size_t>(*count);
+  }
+
+  std::string where_;
+  std::string begin_;  // the first bytes, until they are read
+  std::exception_ptr error_;  // to raise after begin_ was read
+  std::unique_ptr<FileBytes> plain_;  // for plain text and gzip
+  std::shared_ptr<arrow::io::InputStream> zstd_;
+};
 
 /// A file and the positions of the requested columns.
 struct CsvFile {

@@ -3,7 +3,6 @@
 
 #include <tessera/common/shorten.h>
 
-#include "packages/data/src/arrow/csv_rows.h"
 #include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 #include "src/common/text.h"
@@ -158,7 +157,7 @@ class ColumnParser {
       skipped_.push_back(row);
     }
     if (is_list_) {
-      splits_.reserve(static_cast<size_t>(rows + 1));
+      splits_.reserve(rows + 1);
       splits_.push_back(0);
     }
     if (request.type == ColumnType::kText) {
@@ -166,9 +165,7 @@ class ColumnParser {
     } else if (request.type == ColumnType::kFloat32) {
       values_.emplace<std::vector<float>>();
     }
-    std::visit(
-        [&](auto& values) { values.reserve(static_cast<size_t>(rows)); },
-        values_);
+    std::visit([&](auto& values) { values.reserve(rows); }, values_);
   }
 
   void add(int64_t row, std::string_view field) {
@@ -183,7 +180,7 @@ class ColumnParser {
                 add_value(row, value, values);
               });
           if (is_list_) {
-            splits_.push_back(static_cast<int64_t>(values.size()));
+            splits_.push_back(std::ssize(values));
           }
         },
         values_);
@@ -365,19 +362,18 @@ std::vector<MalformedRow> malformed_rows(
   std::vector<Found> found;
   for (const auto& [row, problem] : rows.ragged) {
     found.push_back(
-        {.begin = begins.at(static_cast<size_t>(row)),
+        {.begin = begins.at(row),
          .malformed = {.example = row, .problem = problem}});
   }
   int64_t ragged_before = 0;
   for (const auto& [row, problem] : problems) {
     // Row numbers of problems do not count ragged rows.
-    while (ragged_before < static_cast<int64_t>(rows.ragged.size()) &&
-           rows.ragged[static_cast<size_t>(ragged_before)].first <=
-               row + ragged_before) {
+    while (ragged_before < std::ssize(rows.ragged) &&
+           rows.ragged[ragged_before].first <= row + ragged_before) {
       ++ragged_before;
     }
     found.push_back(
-        {.begin = begins.at(static_cast<size_t>(row + ragged_before)),
+        {.begin = begins.at(row + ragged_before),
          .malformed = {.example = row + ragged_before, .problem = problem}});
   }
   size_t position = 0;
@@ -423,7 +419,7 @@ ParsedBlock parse_csv_block(
   }
   return {
       .columns = std::move(columns),
-      .examples = rows.rows - static_cast<int64_t>(problems.size()),
+      .examples = rows.rows - std::ssize(problems),
       .malformed = malformed_rows(options, block, rows, problems),
       .bytes = block.left_out +
           static_cast<int64_t>(block.text.size() - block.begin),

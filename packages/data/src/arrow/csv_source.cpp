@@ -6,7 +6,6 @@
 
 #include "packages/data/src/arrow/csv_blocks.h"
 #include "packages/data/src/arrow/csv_parser.h"
-#include "packages/data/src/arrow/csv_rows.h"
 #include "packages/data/src/ordered_tasks.h"
 #include "packages/data/src/reader_checks.h"
 #include "packages/data/src/row_range.h"
@@ -69,53 +68,37 @@ std::shared_ptr<CsvBlocks> open_rows(
 }
 
 // Reads blocks one after the other, and gives tasks that parse them.
-class BlockTasks {
- public:
-  explicit BlockTasks(std::shared_ptr<const CsvFiles> files)
-      : files_(std::move(files)) {}
-
-  ParseTasks::Task next() {
-    while (file_ < files_->files.size()) {
-      if (rows_ == nullptr) {
-        rows_ = open_rows(files_->options, files_->files[file_]);
+ParseTasks::NextTask read_blocks(std::shared_ptr<const CsvFiles> files) {
+  return [files = std::move(files),
+          file = size_t{0},
+          rows = std::shared_ptr<CsvBlocks>()]() mutable -> ParseTasks::Task {
+    for (; file < files->files.size(); ++file, rows = nullptr) {
+      if (rows == nullptr) {
+        rows = open_rows(files->options, files->files[file]);
       }
       auto block = std::make_shared<CsvBlock>();
-      if (rows_->next(*block)) {
-        return [files = files_,
+      if (rows->next(*block)) {
+        return [files,
                 block,
-                file = file_,
-                header_lines = rows_->take_header_lines()]() mutable {
-          return parse(*files, file, header_lines, block);
+                file,
+                header_lines = rows->take_header_lines()]() mutable
+               -> std::optional<ParsedBlock> {
+          if (block == nullptr) {
+            return std::nullopt;
+          }
+          const ProfileScope scope("tessera::parse_csv");
+          ParsedBlock parsed = parse_csv_block(
+              files->options, files->files[file], files->requests, *block);
+          parsed.file = file;
+          parsed.header_lines = header_lines;
+          block = nullptr;
+          return parsed;
         };
       }
-      rows_ = nullptr;
-      ++file_;
     }
     return nullptr;
-  }
-
- private:
-  static std::optional<ParsedBlock> parse(
-      const CsvFiles& files,
-      size_t file,
-      int64_t header_lines,
-      std::shared_ptr<CsvBlock>& block) {
-    if (block == nullptr) {
-      return std::nullopt;
-    }
-    const ProfileScope scope("tessera::parse_csv");
-    ParsedBlock parsed = parse_csv_block(
-        files.options, files.files[file], files.requests, *block);
-    parsed.file = file;
-    parsed.header_lines = header_lines;
-    block = nullptr;
-    return parsed;
-  }
-
-  std::shared_ptr<const CsvFiles> files_;
-  size_t file_ = 0;
-  std::shared_ptr<CsvBlocks> rows_;
-};
+  };
+}
 
 class CsvExampleReader : public ExampleReader {
  public:
@@ -123,12 +106,7 @@ class CsvExampleReader : public ExampleReader {
       : files_(std::move(files)),
         number_(files_->last_report.begin()),
         skip_(first),
-        tasks_(
-            [tasks = std::make_shared<BlockTasks>(files_)] {
-              return tasks->next();
-            },
-            files_->threads,
-            files_->threads + 2) {}
+        tasks_(read_blocks(files_), files_->threads, files_->threads + 2) {}
 
   std::optional<Columns> next() override {
     const ProfileScope scope("tessera::ExampleReader");

@@ -160,7 +160,7 @@ bool parse_in_style(
     const NumberStyle& style,
     int64_t& value) {
   if (style.kind == NumberStyle::Kind::kBoolean) {
-    const auto& [yes, no] = kBooleans[static_cast<size_t>(style.detail)];
+    const auto& [yes, no] = kBooleans[style.detail];
     value = field == yes ? 1 : 0;
     return field == yes || field == no;
   }
@@ -195,7 +195,7 @@ std::string describe(const NumberStyle& style) {
     case kInteger:
       return "an integer such as 7 or -12";
     case kBoolean: {
-      const auto& [yes, no] = kBooleans[static_cast<size_t>(style.detail)];
+      const auto& [yes, no] = kBooleans[style.detail];
       return c10::str(yes, " or ", no);
     }
     case kShortest:

@@ -252,7 +252,7 @@ struct Int96Column {
         values.resize(kLevels);
         reader->ReadBatch(
             kLevels, &levels[0], &levels[kLevels], values.data(), &count);
-        values.resize(static_cast<size_t>(count));
+        values.resize(count);
         next_value = 0;
       } else if (next_group < groups.size()) {
         reader = std::static_pointer_cast<parquet::Int96Reader>(
@@ -431,7 +431,7 @@ class ParquetSource : public ExampleSource {
     auto ranges = std::make_shared<std::vector<GroupRange>>(plan(first));
     int64_t groups = 0;
     for (const GroupRange& range : *ranges) {
-      groups += static_cast<int64_t>(range.groups.size());
+      groups += std::ssize(range.groups);
     }
     // With fewer row groups than threads, Arrow's threads decode columns in parallel.
     const bool has_few_groups =

@@ -71,11 +71,8 @@ arrow::Status build(
   const auto* begin = splits.const_data_ptr<int64_t>();
   for (int64_t i = 0; i + 1 < splits.numel(); ++i) {
     ARROW_RETURN_NOT_OK(lists.Append());
-    ARROW_RETURN_NOT_OK(append<T>(
-        *builder,
-        values.subspan(
-            static_cast<size_t>(begin[i]),
-            static_cast<size_t>(begin[i + 1] - begin[i]))));
+    ARROW_RETURN_NOT_OK(
+        append<T>(*builder, values.subspan(begin[i], begin[i + 1] - begin[i])));
   }
   return lists.Finish(&array);
 }
