@@ -58,7 +58,7 @@ inline uint32_t find_key(const KeyBucket* buckets, int64_t count, int64_t key) {
 /// Makes the buckets of a base in which row i has keys[i].
 inline std::vector<KeyBucket> make_key_buckets(
     const std::vector<int64_t>& keys) {
-  const int64_t count = key_buckets_for(static_cast<int64_t>(keys.size()));
+  const int64_t count = key_buckets_for(std::ssize(keys));
   std::vector<KeyBucket> buckets(static_cast<size_t>(count), KeyBucket{});
   for (size_t i = 0; i < keys.size(); ++i) {
     int64_t at = home_bucket(keys[i], count);

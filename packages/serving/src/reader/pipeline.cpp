@@ -35,8 +35,7 @@ class ResultMemory final : public data::PipelineMemory, public data::IdsMemory {
   explicit ResultMemory(PipelineResult& result) : result_(result) {}
 
   float* make_dense() override {
-    result_.dense.resize(
-        static_cast<size_t>(result_.batch_size * result_.num_dense));
+    result_.dense.resize(result_.batch_size * result_.num_dense);
     return result_.dense.data();
   }
   data::IdsMemory& make_feature(const data::PipelineOutput& output) override {
@@ -87,8 +86,7 @@ struct Pipeline::State {
 void RawColumns::add(std::string name, Column column) {
   const data::ColumnView view = view_of(column);
   if (view.row_splits) {
-    data::check_row_splits(
-        *view.row_splits, static_cast<int64_t>(view.size()), name);
+    data::check_row_splits(*view.row_splits, std::ssize(view), name);
   }
   data::check_added_column(
       name,

@@ -116,10 +116,8 @@ std::span<const int64_t> BaseItems::seen(int64_t user) const {
   if (user < 0 || user + 1 >= std::ssize(seen_splits_)) {
     return {};
   }
-  const auto splits = seen_splits_.subspan(static_cast<size_t>(user), 2);
-  return seen_ids_.subspan(
-      static_cast<size_t>(splits[0]),
-      static_cast<size_t>(splits[1] - splits[0]));
+  const auto splits = seen_splits_.subspan(user, 2);
+  return seen_ids_.subspan(splits[0], splits[1] - splits[0]);
 }
 
 ItemSearch::ItemSearch(

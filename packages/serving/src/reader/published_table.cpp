@@ -45,16 +45,16 @@ class RowOverlay {
       const uint32_t number = rows.front() / kChunkRows;
       const auto end = std::ranges::find_if(
           rows, [&](uint32_t row) { return row / kChunkRows != number; });
-      const auto changed = rows.first(static_cast<size_t>(end - rows.begin()));
+      const auto changed = rows.first(end - rows.begin());
       const Chunk* old = chunks_[number].get();
       const auto chunk = old == nullptr
           ? std::make_shared<const Chunk>(Chunk(), changed, first, row_bytes)
           : std::make_shared<const Chunk>(*old, changed, first, row_bytes);
-      result->size_ += static_cast<int64_t>(chunk->rows.size()) -
-          (old == nullptr ? 0 : static_cast<int64_t>(old->rows.size()));
+      result->size_ += std::ssize(chunk->rows) -
+          (old == nullptr ? 0 : std::ssize(old->rows));
       result->words_[number] = chunk->words.data();
       result->chunks_[number] = chunk;
-      first += static_cast<int64_t>(changed.size()) * row_bytes;
+      first += std::ssize(changed) * row_bytes;
       rows = rows.subspan(changed.size());
     }
     return result;
@@ -255,7 +255,7 @@ template <class T>
 T* scratch(int64_t size) {
   thread_local std::vector<T> memory;
   if (memory.size() < static_cast<size_t>(size)) {
-    memory.resize(static_cast<size_t>(size));
+    memory.resize(size);
   }
   return memory.data();
 }
@@ -364,8 +364,7 @@ PublishedTable PublishedTable::with(
   }
   if (!changes.empty()) {
     // A capacity may be far larger than the number of keys, and costs memory.
-    const int64_t expected_keys =
-        16 * (num_keys_ + static_cast<int64_t>(changes.size()));
+    const int64_t expected_keys = 16 * (num_keys_ + std::ssize(changes));
     const KeyOverlay empty(
         key_overlay_ == nullptr ? std::min(file_.keys->capacity, expected_keys)
                                 : 1);

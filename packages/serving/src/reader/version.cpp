@@ -63,7 +63,7 @@ size_t find_name(
 
 int64_t examples_of(const FeatureBatch& batch) {
   return batch.row_splits.empty()
-      ? static_cast<int64_t>(batch.ids.size())
+      ? std::ssize(batch.ids)
       : static_cast<int64_t>(batch.row_splits.size() - 1);
 }
 
@@ -204,7 +204,7 @@ class BatchReader {
       }
       // Each position of a sequence is a bag.
       const int64_t bags = length > 0 ? (example + 1) * length : example + 1;
-      offsets_of_kept_.resize(static_cast<size_t>(bags + 1), std::ssize(ids_));
+      offsets_of_kept_.resize(bags + 1, std::ssize(ids_));
       if (has_scales) {
         scales_.push_back(combiner_scale(rule_->combiner, total));
       }

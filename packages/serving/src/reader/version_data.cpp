@@ -100,7 +100,7 @@ Bytes map_file(const std::string& path, const std::string& where) {
 void move_dense(VersionData& version) {
   const VersionFile& file = version.file;
   size_t bytes = 0;
-  auto begin = static_cast<int64_t>(version.data.size());
+  auto begin = std::ssize(version.data);
   for (const DenseFile& dense : file.dense) {
     bytes += static_cast<size_t>(dense.values.bytes);
     begin = std::min(begin, dense.values.offset);
@@ -126,8 +126,7 @@ void move_dense(VersionData& version) {
   const auto address = reinterpret_cast<intptr_t>(version.data.data());
   const int64_t first = (address + begin + page - 1) / page * page - address;
   const int64_t last =
-      (address + static_cast<int64_t>(version.data.size())) / page * page -
-      address;
+      (address + std::ssize(version.data)) / page * page - address;
   if (are_last && first < last) {
     ::madvise(
         const_cast<std::byte*>(version.data.data()) + first,
@@ -228,7 +227,7 @@ VersionData read_version(
   result.owner = std::move(bytes.owner);
   const std::string in_file = in_brackets(where, path);
   TESSERA_CHECK_VALUE(
-      static_cast<int64_t>(result.data.size()) == file.data_bytes,
+      std::ssize(result.data) == file.data_bytes,
       "{} expected {} bytes, but got {}. The file is damaged.",
       in_file,
       file.data_bytes,

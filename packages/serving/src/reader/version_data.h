@@ -29,9 +29,7 @@ struct VersionData {
   std::shared_ptr<const void> dense_owner = {};
 
   std::span<const std::byte> bytes(const Section& section) const {
-    return data.subspan(
-        static_cast<size_t>(section.offset),
-        static_cast<size_t>(section.bytes));
+    return data.subspan(section.offset, section.bytes);
   }
 };
 
