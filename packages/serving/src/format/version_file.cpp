@@ -42,12 +42,8 @@ bool is_combiner(const std::string& name) {
 
 // Returns 0 for an unknown dtype.
 int64_t bytes_of_dtype(const std::string& dtype) {
-  for (const DenseDtype& known : kDenseDtypes) {
-    if (known.name == dtype) {
-      return known.bytes;
-    }
-  }
-  return 0;
+  const auto* known = std::ranges::find(kDenseDtypes, dtype, &DenseDtype::name);
+  return known == kDenseDtypes.end() ? 0 : known->bytes;
 }
 
 // Checks a version.json part by part.

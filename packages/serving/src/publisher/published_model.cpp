@@ -283,9 +283,8 @@ void PublishedModel::check_input(
         c10::toString(input.dtype));
     return;
   }
-  const auto feature = std::ranges::find_if(
-      features_,
-      [&](const FeatureFile& each) { return each.name == input.path; });
+  const auto feature =
+      std::ranges::find(features_, input.path, &FeatureFile::name);
   TESSERA_CHECK_VALUE(
       feature != features_.end(),
       "[Publisher] {} has the feature '{}', which the model does not have. Export the program from this model.",
@@ -301,8 +300,8 @@ void PublishedModel::check_input(
       input.part,
       shorten(input.path));
   const auto table =
-      std::ranges::find_if(tables_, [&](const FollowedTable& each) {
-        return each.file().name == feature->table;
+      std::ranges::find(tables_, feature->table, [](const FollowedTable& each) {
+        return each.file().name;
       });
   std::vector<std::optional<int64_t>> sizes{input.shape.at(0)};
   if (feature->sequence_length > 0) {

@@ -97,8 +97,7 @@ void RawColumns::add(std::string name, Column column) {
 }
 
 const RawColumns::Column* RawColumns::find(std::string_view name) const& {
-  const auto found = std::ranges::find_if(
-      entries_, [&](const Entry& entry) { return entry.first == name; });
+  const auto found = std::ranges::find(entries_, name, &Entry::first);
   return found == entries_.end() ? nullptr : &found->second;
 }
 
