@@ -104,8 +104,7 @@ void Columns::add(std::string name, Column column) {
 }
 
 bool Columns::contains(std::string_view name) const {
-  return std::ranges::any_of(
-      entries_, [&](const Entry& entry) { return entry.first == name; });
+  return std::ranges::find(entries_, name, &Entry::first) != entries_.end();
 }
 
 ColumnView view_of(const Column& column, std::vector<at::Tensor>& kept) {

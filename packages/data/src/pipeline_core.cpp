@@ -315,8 +315,8 @@ const Transform& PipelineCore::transform_of(std::string_view feature) const& {
     }
     known.push_back(output.name);
   }
-  checks::fail<checks::ValueError>(
-      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+  TESSERA_CHECK_VALUE(
+      false,
       "[FeaturePipeline] there is no feature '{}'. Known: {}.",
       shorten(feature),
       list(known));

@@ -162,11 +162,8 @@ auto read_pipeline_file(const std::string& path, Make make) {
   try {
     return make(json);
   } catch (const checks::ValueError& error) {
-    checks::fail<checks::ValueError>(
-        {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-        "[load_pipeline] {}: {}",
-        path,
-        checks::message_of_error(error));
+    TESSERA_CHECK_VALUE(
+        false, "[load_pipeline] {}: {}", path, checks::message_of_error(error));
   }
 }
 

@@ -67,10 +67,6 @@ int64_t read_ranges(
     int64_t count,
     std::vector<RowRange>& ranges);
 
-RowStagePtr shuffle_stage(
-    RowStagePtr input,
-    const detail::ShuffleOptions& options);
-
 /// The batches of the rows of a stage.
 std::shared_ptr<const BatchStage> batch_stage(
     RowStagePtr rows,
