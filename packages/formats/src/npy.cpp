@@ -184,12 +184,11 @@ at::ScalarType dtype_of(const std::string& descr, const std::string& where) {
       return entry.dtype;
     }
   }
-  C10_THROW_ERROR(
-      ValueError,
-      fmt::format(
-          "{}: dtype must be one of float16, float32, float64, int8, int16, int32, int64, uint8, bool, but got '{}'. In Python, convert the array with array.astype(...). Save bfloat16 with safetensors instead.",
-          where,
-          descr));
+  TESSERA_CHECK_VALUE(
+      false,
+      "{}: dtype must be one of float16, float32, float64, int8, int16, int32, int64, uint8, bool, but got '{}'. In Python, convert the array with array.astype(...). Save bfloat16 with safetensors instead.",
+      where,
+      descr);
 }
 
 // The header's text, and where the data begins.

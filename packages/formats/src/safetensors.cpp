@@ -253,9 +253,10 @@ std::string header_of(
            {"data_offsets", {begin, begin + tensor.nbytes()}}});
     }
   } catch (const Json::type_error&) {
-    C10_THROW_ERROR(
-        ValueError,
-        where + ": names and metadata must be UTF-8. Encode them as UTF-8.");
+    TESSERA_CHECK_VALUE(
+        false,
+        "{}: names and metadata must be UTF-8. Encode them as UTF-8.",
+        where);
   }
   std::string header = fmt::format("{{{}}}", fmt::join(entries, ","));
   header.append((8 - header.size() % 8) % 8, ' ');
@@ -281,14 +282,13 @@ at::Tensor NamedTensors::operator[](const std::string& name) const {
       known.push_back(shorten(candidate));
     }
   }
-  C10_THROW_ERROR(
-      ValueError,
-      fmt::format(
-          "[NamedTensors] there is no tensor '{}' among the {} tensors. Known: {}{}.",
-          shorten(name),
-          tensors.size(),
-          join_names(known),
-          known.size() < tensors.size() ? ", ..." : ""));
+  TESSERA_CHECK_VALUE(
+      false,
+      "[NamedTensors] there is no tensor '{}' among the {} tensors. Known: {}{}.",
+      shorten(name),
+      tensors.size(),
+      join_names(known),
+      known.size() < tensors.size() ? ", ..." : "");
 }
 
 void save_safetensors(const NamedTensors& contents, const std::string& path) {
