@@ -5,7 +5,6 @@
 
 #include "packages/data/src/column_view.h"
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>

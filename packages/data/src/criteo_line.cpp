@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/criteo_line.h"
 
-#include <tessera/data/columns.h>
 #include <tessera/data/criteo_reader.h>
 
 #include "packages/data/src/reader_checks.h"

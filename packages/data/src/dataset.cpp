@@ -11,7 +11,6 @@
 #include <limits>
 #include <mutex>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 namespace tessera::data {

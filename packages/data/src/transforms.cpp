@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/transforms.h>
 
-#include <tessera/common/shorten.h>
-
 #include "packages/data/src/column_view.h"
 #include "packages/data/src/prepared_transform.h"
 #include "src/common/check.h"

@@ -5,7 +5,6 @@
 #include "packages/formats/src/tensor_bytes.h"
 #include "src/common/check.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -10,7 +10,6 @@
 #include "src/common/names.h"
 
 #include <c10/core/ScalarType.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>

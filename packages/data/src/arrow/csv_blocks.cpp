@@ -7,8 +7,6 @@
 #include <arrow/csv/parser.h>
 #include <arrow/memory_pool.h>
 
-#include <algorithm>
-
 namespace tessera::data {
 
 namespace {

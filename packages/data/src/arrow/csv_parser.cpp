@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "packages/data/src/reader_checks.h"
-#include "src/common/check.h"
 #include "src/common/text.h"
 
 #include <ATen/ops/tensor.h>

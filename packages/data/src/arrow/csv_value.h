@@ -2,7 +2,6 @@
 #pragma once
 
 #include <tessera/data/column_type.h>
-#include <tessera/data/csv_source.h>
 
 #include "packages/data/src/arrow/column_request.h"
 

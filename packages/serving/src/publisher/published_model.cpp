@@ -8,7 +8,6 @@
 #include "packages/export/src/trace/visit_weights.h"
 #include "packages/serving/src/format/items_file.h"
 #include "src/common/check.h"
-#include "src/common/names.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/ScalarType.h>

@@ -18,7 +18,6 @@
 #include "src/common/files.h"
 #include "src/common/rank_group.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
@@ -26,12 +25,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <future>
 #include <mutex>
 #include <numeric>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -340,10 +340,10 @@ PublishedTable PublishedTable::with(
         shorten(file_.name),
         file_.vocabulary_size);
     if (!rows.empty()) {
-      const RowOverlay empty(
-          row_overlay_ == nullptr ? file_.vocabulary_size : 0);
-      const RowOverlay& old = row_overlay_ == nullptr ? empty : *row_overlay_;
-      next.row_overlay_ = old.with(rows, first, row_bytes_);
+      const auto old = row_overlay_ != nullptr
+          ? row_overlay_
+          : std::make_shared<const RowOverlay>(file_.vocabulary_size);
+      next.row_overlay_ = old->with(rows, first, row_bytes_);
     }
     return next;
   }
@@ -365,10 +365,10 @@ PublishedTable PublishedTable::with(
   if (!changes.empty()) {
     // A capacity may be far larger than the number of keys, and costs memory.
     const int64_t expected_keys = 16 * (num_keys_ + std::ssize(changes));
-    const KeyOverlay empty(
-        key_overlay_ == nullptr ? std::min(file_.keys->capacity, expected_keys)
-                                : 1);
-    const KeyOverlay& old = key_overlay_ == nullptr ? empty : *key_overlay_;
+    const auto old = key_overlay_ != nullptr
+        ? key_overlay_
+        : std::make_shared<const KeyOverlay>(
+              std::min(file_.keys->capacity, expected_keys));
     std::vector<int64_t> changed;
     for (const KeyOverlay::Change& change : changes) {
       changed.push_back(change.key);
@@ -380,7 +380,7 @@ PublishedTable PublishedTable::with(
           changed, [&](int64_t key) { return table.find(key) != nullptr; });
     };
     const int64_t before = count_in(*this);
-    next.key_overlay_ = old.with(std::move(changes));
+    next.key_overlay_ = old->with(std::move(changes));
     next.num_keys_ += count_in(next) - before;
   }
   next.find_default_row();

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving/reader.h>
 
-#include <tessera/common/shorten.h>
-
 #include "packages/serving/src/reader/version.h"
 #include "packages/serving/src/reader/version_data.h"
 #include "src/common/active_kernels.h"

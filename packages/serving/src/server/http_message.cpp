@@ -102,17 +102,10 @@ void log_error(std::string_view problem) {
     return;
   }
   next = now + std::chrono::seconds(1);
-  std::fprintf(
-      stderr,
-      "[Server] %.*s",
-      static_cast<int>(problem.size()),
-      problem.data());
-  if (skipped != 0) {
-    std::fprintf(
-        stderr, " (and %lld more problems)", static_cast<long long>(skipped));
-  }
-  std::fputc('\n', stderr);
+  const std::string others =
+      skipped == 0 ? "" : fmt::format(" (and {} more problems)", skipped);
   skipped = 0;
+  std::fputs(fmt::format("[Server] {}{}\n", problem, others).c_str(), stderr);
 }
 
 }  // namespace tessera::serving

@@ -260,12 +260,12 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, SessionContext& context)
       context_(context),
       held_(context.held_bytes) {
   context_.sessions.insert(this);
-  context_.handler.metrics().count_connections(1);
+  context_.handler.metrics().add(Counter::kConnections, 1);
 }
 
 HttpSession::~HttpSession() {
   context_.sessions.erase(this);
-  context_.handler.metrics().count_connections(-1);
+  context_.handler.metrics().add(Counter::kConnections, -1);
 }
 
 asio::awaitable<void> HttpSession::run() {

@@ -10,9 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
 #include <exception>
 #include <stdexcept>
 #include <string_view>
@@ -330,7 +327,7 @@ HttpResponse RequestHandler::look_up(const Job& job) {
   try {
     const std::shared_ptr<const Version> version = reader_->version();
     LookupAnswer answer = answer_lookup(job.body, context_of(*version));
-    metrics_.count_lookups(answer.ids);
+    metrics_.add(Counter::kLookups, static_cast<int64_t>(answer.ids));
     return {.body = std::move(answer.body)};
   } catch (...) {
     return response_of_exception();
@@ -445,7 +442,7 @@ void RequestHandler::score_together(
             "A version with another pipeline arrived during the request. Try again.");
       } else if (results[i].error.empty()) {
         response.body = write_score_result(results[i], requests[i]);
-        metrics_.count_candidates(requests[i].num_candidates);
+        metrics_.add(Counter::kCandidates, requests[i].num_candidates);
       } else {
         response = refusal(results[i].error);
       }
@@ -526,12 +523,12 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
         rows[i].score = scores[i];
       }
       sort_by_score(rows);
-      metrics_.count_candidates(std::ssize(rows));
+      metrics_.add(Counter::kCandidates, std::ssize(rows));
     }
     const RecommendResult result =
         context->search.result(query, rows, are_ranked);
     std::string body = write_recommend_result(request.body, result, *context);
-    metrics_.count_items(result.ids.size());
+    metrics_.add(Counter::kItems, std::ssize(result.ids));
     request.job->reply({.body = std::move(body)});
   });
   return interrupted;

@@ -4,7 +4,6 @@
 #include "packages/serving/src/server/http_message.h"
 #include "packages/serving/src/server/input_reader.h"
 #include "src/common/check.h"
-#include "src/common/names.h"
 
 #include <nlohmann/json.hpp>
 

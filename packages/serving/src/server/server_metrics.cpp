@@ -107,29 +107,14 @@ void ServerMetrics::count_rejection(Rejection reason) {
   ++rejections_.at(static_cast<size_t>(reason));
 }
 
-void ServerMetrics::count_connections(int64_t change) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  connections_ += change;
-}
-
 void ServerMetrics::count_batch(size_t requests) {
   const std::lock_guard<std::mutex> lock(mutex_);
   batches_.add(static_cast<double>(requests), kBatchBounds);
 }
 
-void ServerMetrics::count_candidates(int64_t candidates) {
+void ServerMetrics::add(Counter counter, int64_t change) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  candidates_ += static_cast<uint64_t>(candidates);
-}
-
-void ServerMetrics::count_lookups(size_t ids) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  lookups_ += ids;
-}
-
-void ServerMetrics::count_items(size_t items) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  items_ += items;
+  counters_.at(static_cast<size_t>(counter)) += change;
 }
 
 std::string ServerMetrics::text(const MetricsNow& now) const {
@@ -161,6 +146,7 @@ std::string ServerMetrics::text(const MetricsNow& now) const {
         kReasons.at(i),
         rejections_.at(i));
   }
+  const auto& [connections, candidates, lookups, items] = counters_;
   return fmt::format(
       kText,
       fmt::arg("requests", requests),
@@ -168,14 +154,14 @@ std::string ServerMetrics::text(const MetricsNow& now) const {
       fmt::arg("batches", batches),
       fmt::arg("rejected", rejected),
       fmt::arg("queue_length", now.queue_length),
-      fmt::arg("connections", connections_),
+      fmt::arg("connections", connections),
       fmt::arg("version", now.version),
       fmt::arg("age_seconds", now.age_seconds),
       fmt::arg("step", now.step),
       fmt::arg("taken", now.taken),
-      fmt::arg("candidates", candidates_),
-      fmt::arg("lookups", lookups_),
-      fmt::arg("items", items_));
+      fmt::arg("candidates", candidates),
+      fmt::arg("lookups", lookups),
+      fmt::arg("items", items));
 }
 
 }  // namespace tessera::serving

@@ -25,6 +25,10 @@ enum class Rejection {
 inline constexpr size_t kNumRejections =
     static_cast<size_t>(Rejection::kMemory) + 1;
 
+/// What a server counts besides its requests.
+enum class Counter { kConnections, kCandidates, kLookups, kItems };
+inline constexpr size_t kNumCounters = static_cast<size_t>(Counter::kItems) + 1;
+
 /// The values that a request of /metrics reads.
 struct MetricsNow {
   size_t queue_length = 0;
@@ -42,12 +46,9 @@ class ServerMetrics {
   /// Counts the time from the last byte of a request to its response.
   void count_seconds(const std::string& path, double seconds);
   void count_rejection(Rejection reason);
-  void count_connections(int64_t change);
   /// Counts the requests that are scored together, or whose items are searched together.
   void count_batch(size_t requests);
-  void count_candidates(int64_t candidates);
-  void count_lookups(size_t ids);
-  void count_items(size_t items);
+  void add(Counter counter, int64_t change);
 
   /// All counters in the text format 0.0.4 of Prometheus.
   std::string text(const MetricsNow& now) const;
@@ -72,10 +73,7 @@ class ServerMetrics {
   std::map<std::string, Histogram> seconds_;
   std::array<uint64_t, kNumRejections> rejections_ = {};
   Histogram batches_;
-  int64_t connections_ = 0;
-  uint64_t candidates_ = 0;
-  uint64_t lookups_ = 0;
-  uint64_t items_ = 0;
+  std::array<int64_t, kNumCounters> counters_ = {};
 };
 
 }  // namespace tessera::serving
