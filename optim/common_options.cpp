@@ -19,24 +19,24 @@ void check_limits(
     const std::optional<double>& high,
     const std::string& where) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double min = low.value_or(-kInfinity);
+  const double max = high.value_or(kInfinity);
   TESSERA_CHECK_VALUE(
-      low.value_or(-kInfinity) <= high.value_or(kInfinity),
-      "{} {}_min must be <= {}_max, but got {} and {}.",
+      min <= max,
+      "{0} {1}_min must be <= {1}_max, but got {2} and {3}.",
       where,
       option,
-      option,
-      low.value_or(-kInfinity),
-      high.value_or(kInfinity));
+      min,
+      max);
   // A minimum of infinity, or a maximum of -infinity, would make every value infinite.
   TESSERA_CHECK_VALUE(
-      static_cast<float>(low.value_or(-kInfinity)) < kInfinity &&
-          static_cast<float>(high.value_or(kInfinity)) > -kInfinity,
-      "{} {}_min must be < infinity in float32, and {}_max > -infinity, but got {} and {}. Leave the limit unset, or set a number that float32 can hold.",
+      static_cast<float>(min) < kInfinity &&
+          static_cast<float>(max) > -kInfinity,
+      "{0} {1}_min must be < infinity in float32, and {1}_max > -infinity, but got {2} and {3}. Leave the limit unset, or set a number that float32 can hold.",
       where,
       option,
-      option,
-      low.value_or(-kInfinity),
-      high.value_or(kInfinity));
+      min,
+      max);
 }
 
 }  // namespace

@@ -49,9 +49,7 @@ const KerasClass& find_class(
     }
   }
   const bool is_in_other_fidelities =
-      is_tpu && std::any_of(all.begin(), all.end(), [&](const auto& other) {
-        return other.name == name;
-      });
+      is_tpu && std::ranges::find(all, name, &KerasClass::name) != all.end();
   TESSERA_CHECK_VALUE(
       false,
       "[{}] class_name must be one of {}{}, but got '{}'. {}",
@@ -112,9 +110,7 @@ const std::vector<KerasClass>& keras_classes() {
         all.push_back(std::move(own));
       }
     });
-    std::stable_partition(all.begin(), all.end(), [](const KerasClass& own) {
-      return own.is_on_tpu;
-    });
+    std::ranges::stable_partition(all, &KerasClass::is_on_tpu);
     return all;
   }();
   return classes;
@@ -151,7 +147,7 @@ OptimizerSpec translate_keras_optimizer(
 OptimizerSpec translate_keras_optimizer(
     const std::string& text,
     Fidelity fidelity) {
-  const auto first = std::find_if(text.begin(), text.end(), [](char letter) {
+  const auto first = std::ranges::find_if(text, [](char letter) {
     return std::isspace(static_cast<unsigned char>(letter)) == 0;
   });
   if (first == text.end() || *first != '{') {

@@ -128,24 +128,23 @@ void KerasConfig::check_supported(const KerasOption& option, const Json& value)
 }
 
 bool KerasConfig::is_read(const char* key) const {
-  return std::any_of(
-      options_.begin(), options_.end(), [&](const KerasOption& option) {
-        const bool is_mapped = option.mapping == Mapping::kMapped ||
-            (option.mapping == Mapping::kNotOnTpu && !is_tpu());
-        return is_mapped && option.key == std::string(key);
-      });
+  const KerasOption* option = find(key);
+  return option != nullptr &&
+      (option->mapping == Mapping::kMapped ||
+       (option->mapping == Mapping::kNotOnTpu && !is_tpu()));
+}
+
+const KerasOption* KerasConfig::find(std::string_view key) const {
+  const auto found = std::ranges::find(options_, key, &KerasOption::key);
+  return found == options_.end() ? nullptr : &*found;
 }
 
 Json KerasConfig::value(const char* key) const {
   if (config_.contains(key)) {
     return config_.at(key);
   }
-  for (const KerasOption& option : options_) {
-    if (option.key == std::string(key)) {
-      return option.keras_default;
-    }
-  }
-  return nullptr;
+  const KerasOption* option = find(key);
+  return option == nullptr ? Json(nullptr) : option->keras_default;
 }
 
 std::optional<double> KerasConfig::optional_number(const char* key) const {

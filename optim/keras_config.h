@@ -102,6 +102,8 @@ class KerasConfig {
   LearningRate read_learning_rate(LegacyDecay legacy_decay) const;
 
   void check_supported(const KerasOption& option, const Json& value) const;
+  // The option of this source, or nullptr.
+  const KerasOption* find(std::string_view key) const;
   // The option's value or Keras's default; null if this source has no such option.
   Json value(const char* key) const;
   std::optional<double> optional_number(const char* key) const;
@@ -113,6 +115,14 @@ class KerasConfig {
   KerasSource source_;
   Fidelity fidelity_;
 };
+
+/// Translates a class whose options have the same names in the spec. The legacy class
+/// changes only the rows of the batch.
+template <class Spec>
+OptimizerSpec translate_plain(const KerasConfig& config) {
+  return config.finish(
+      Spec{}, config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
+}
 
 /// Writes the config of one Keras class. It refuses what the class does not support.
 class KerasWriter {

@@ -79,10 +79,7 @@ const std::vector<KerasSchedule>& keras_schedules() {
 Schedule read_schedule(const Json& json, const std::string& where) {
   const std::string name = read_keras_class_name(json, where);
   const auto& all = keras_schedules();
-  const auto schedule =
-      std::find_if(all.begin(), all.end(), [&](const KerasSchedule& candidate) {
-        return candidate.name == name;
-      });
+  const auto schedule = std::ranges::find(all, name, &KerasSchedule::name);
   TESSERA_CHECK_VALUE(
       schedule != all.end(),
       "[{}] class_name must be one of {}, but got '{}'. To use your own schedule, set the learning_rate of a native spec to a callable.",

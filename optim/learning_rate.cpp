@@ -31,6 +31,12 @@ double number_in(const at::Tensor& tensor, const std::string& where) {
   return tensor.item().toDouble();
 }
 
+// False for an empty std::function.
+bool can_be_called(const auto& callable) {
+  return std::visit(
+      [](const auto& function) { return function != nullptr; }, callable);
+}
+
 }  // namespace
 
 LearningRate LearningRate::placeholder(std::string name) {
@@ -48,10 +54,7 @@ double LearningRate::value(int64_t step, const std::string& where) const {
   double value = 0.0;
   if (const Named* named = std::get_if<Named>(&source_)) {
     TESSERA_CHECK_VALUE(
-        named->callable != nullptr &&
-            std::visit(
-                [](const auto& callable) { return callable != nullptr; },
-                *named->callable),
+        named->callable != nullptr && can_be_called(*named->callable),
         "{} learning_rate is the placeholder of the callable '{}'. Replace it by LearningRate(\"{}\", callable).",
         where,
         shorten(named->name),
@@ -80,10 +83,7 @@ void LearningRate::validate(const std::string& where) const {
   } else if (const Named* named = std::get_if<Named>(&source_)) {
     // A placeholder has no callable; an empty std::function is a mistake.
     TESSERA_CHECK_VALUE(
-        named->callable == nullptr ||
-            std::visit(
-                [](const auto& callable) { return callable != nullptr; },
-                *named->callable),
+        named->callable == nullptr || can_be_called(*named->callable),
         "{} learning_rate must be a function that can be called, but is an empty std::function. Assign a function to it.",
         where);
   } else if (is_constant()) {
@@ -96,10 +96,8 @@ std::vector<int64_t> learning_rate_tags(
   std::vector<int64_t> tags;
   std::vector<const LearningRate*> distinct;  // by tag
   for (const LearningRate& source : sources) {
-    const auto first = std::find_if(
-        distinct.begin(), distinct.end(), [&](const LearningRate* known) {
-          return *known == source;
-        });
+    const auto first = std::ranges::find_if(
+        distinct, [&](const LearningRate* known) { return *known == source; });
     tags.push_back(first - distinct.begin());
     if (first == distinct.end()) {
       distinct.push_back(&source);

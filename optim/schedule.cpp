@@ -43,8 +43,7 @@ double value(const ExponentialDecay& decay, double step) {
 }
 
 double value(const PiecewiseConstantDecay& decay, double step) {
-  const auto boundary =
-      std::lower_bound(decay.boundaries.begin(), decay.boundaries.end(), step);
+  const auto boundary = std::ranges::lower_bound(decay.boundaries, step);
   return decay.values[boundary - decay.boundaries.begin()];
 }
 

@@ -72,10 +72,7 @@ void check_gradient(
   const std::vector<SlotSpec> slots = slots_of(spec);
   TESSERA_CHECK_VALUE(
       parameter.dim() >= 1 ||
-          std::none_of(
-              slots.begin(),
-              slots.end(),
-              [](const SlotSpec& slot) { return slot.is_per_row; }),
+          std::ranges::none_of(slots, &SlotSpec::is_per_row),
       "{} {} has a slot per row, so it needs a parameter of one dimension or more, but got a scalar. Reshape the parameter to [1].",
       where,
       name_of(spec));
@@ -303,14 +300,11 @@ SpecOptimizer::State& SpecOptimizer::state_of(
 }
 
 bool SpecOptimizer::has_gradients() const {
-  for (const auto& group : param_groups_) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (parameter.grad().defined()) {
-        return true;
-      }
-    }
-  }
-  return false;
+  return std::ranges::any_of(param_groups_, [](const auto& group) {
+    return std::ranges::any_of(group.params(), [](const auto& parameter) {
+      return parameter.grad().defined();
+    });
+  });
 }
 
 at::Tensor SpecOptimizer::sum_for(const at::Tensor& parameter) const {

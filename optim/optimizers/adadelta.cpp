@@ -12,12 +12,6 @@ namespace {
 
 using at::Tensor;
 
-OptimizerSpec translate_adadelta(const KerasConfig& config) {
-  return config.finish(
-      Adadelta{},
-      config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
-}
-
 struct AdadeltaDefinition final : OptimizerDefinition<Adadelta> {
   using OptimizerDefinition::OptimizerDefinition;
 
@@ -54,7 +48,7 @@ struct AdadeltaDefinition final : OptimizerDefinition<Adadelta> {
          .is_in_legacy = true,
          .options =
              {{"learning_rate", 0.001}, {"rho", 0.95}, {"epsilon", 1e-7}},
-         .translate = translate_adadelta}};
+         .translate = translate_plain<Adadelta>}};
   }
 };
 

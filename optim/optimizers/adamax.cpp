@@ -13,11 +13,6 @@ namespace {
 
 using at::Tensor;
 
-OptimizerSpec translate_adamax(const KerasConfig& config) {
-  return config.finish(
-      Adamax{}, config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
-}
-
 struct AdamaxDefinition final : OptimizerDefinition<Adamax> {
   using OptimizerDefinition::OptimizerDefinition;
 
@@ -61,7 +56,7 @@ struct AdamaxDefinition final : OptimizerDefinition<Adamax> {
               {"beta_1", 0.9},
               {"beta_2", 0.999},
               {"epsilon", 1e-7}},
-         .translate = translate_adamax}};
+         .translate = translate_plain<Adamax>}};
   }
 };
 

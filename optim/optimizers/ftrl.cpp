@@ -13,11 +13,6 @@ namespace {
 
 using at::Tensor;
 
-OptimizerSpec translate_ftrl(const KerasConfig& config) {
-  return config.finish(
-      FTRL{}, config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
-}
-
 struct FTRLDefinition final : OptimizerDefinition<FTRL> {
   using OptimizerDefinition::OptimizerDefinition;
 
@@ -110,7 +105,7 @@ struct FTRLDefinition final : OptimizerDefinition<FTRL> {
               {"l2_regularization_strength", 0.0},
               {"l2_shrinkage_regularization_strength", 0.0, Mapping::kNotOnTpu},
               {"beta", 0.0}},
-         .translate = translate_ftrl}};
+         .translate = translate_plain<FTRL>}};
   }
 
   Json to_keras(const KerasWriter& writer) const override {

@@ -12,10 +12,6 @@ namespace {
 
 using at::Tensor;
 
-OptimizerSpec translate_lion(const KerasConfig& config) {
-  return config.finish(Lion{}, IdleRows::kUpdated);
-}
-
 struct LionDefinition final : OptimizerDefinition<Lion> {
   using OptimizerDefinition::OptimizerDefinition;
 
@@ -49,7 +45,7 @@ struct LionDefinition final : OptimizerDefinition<Lion> {
         {.name = "Lion",
          .options =
              {{"learning_rate", 0.001}, {"beta_1", 0.9}, {"beta_2", 0.99}},
-         .translate = translate_lion}};
+         .translate = translate_plain<Lion>}};
   }
 };
 
