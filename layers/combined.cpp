@@ -50,14 +50,11 @@ at::Tensor values_of(const at::Tensor& gradient) {
 bool has_parameter(
     const torch::optim::Optimizer& optimizer,
     const at::Tensor& tensor) {
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (parameter.is_same(tensor)) {
-        return true;
-      }
-    }
-  }
-  return false;
+  return std::ranges::any_of(optimizer.param_groups(), [&](const auto& group) {
+    return std::ranges::any_of(group.params(), [&](const auto& parameter) {
+      return parameter.is_same(tensor);
+    });
+  });
 }
 
 // The class of an optimizer, such as "torch::optim::Adam".
@@ -126,7 +123,7 @@ Combined::Combined(
       return other.ptr() == layer.ptr();
     };
     TESSERA_CHECK_VALUE(
-        std::count_if(layers.begin(), layers.end(), is_same) == 1,
+        std::ranges::count_if(layers, is_same) == 1,
         "[Combined] each layer must be listed once, but a layer is listed twice. Remove one of them.");
     const std::shared_ptr<PendingGradients> pending =
         layer->strategy_->pending();
@@ -192,8 +189,7 @@ bool Combined::is_finite() const {
   // decision.
   const std::vector<double> finite_flags = tables_[0].pending->gather(
       is_finite ? 1.0 : 0.0, static_cast<uint64_t>(options_.non_finite));
-  return std::find(finite_flags.begin(), finite_flags.end(), 0.0) ==
-      finite_flags.end();
+  return std::ranges::find(finite_flags, 0.0) == finite_flags.end();
 }
 
 // Returns rank 0's norm, so that all ranks scale by exactly the same factor.

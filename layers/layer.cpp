@@ -86,7 +86,7 @@ Nest<PartialShape> shapes_of(
     const Nest<at::Tensor>& inputs,
     const std::string& where) {
   std::vector<PartialShape> shapes;
-  inputs.for_each([&](const std::string& path, const at::Tensor& input) {
+  for (const auto& [path, input] : inputs) {
     TESSERA_CHECK_VALUE(
         input.defined() && input.dim() >= 1,
         "{}expected a tensor with a batch dimension{}, but got {}. Pass a tensor of shape [batch, ...].",
@@ -96,7 +96,7 @@ Nest<PartialShape> shapes_of(
     PartialShape shape(input.sizes().begin(), input.sizes().end());
     shape[0] = std::nullopt;
     shapes.push_back(std::move(shape));
-  });
+  }
   TESSERA_CHECK_VALUE(
       !shapes.empty(),
       "{}expected one tensor or more, but got none. Pass the inputs of forward().",
@@ -118,7 +118,7 @@ std::string summary(const torch::nn::Module& model) {
       return;
     }
     const std::vector<at::Tensor> own = part.parameters(/*recurse=*/false);
-    if (std::any_of(own.begin(), own.end(), detail::is_unsized)) {
+    if (std::ranges::any_of(own, detail::is_unsized)) {
       lines.push_back({name, class_of(part), "not built", "-"});
       return;
     }
@@ -150,7 +150,7 @@ void check_same_shapes(
     const Nest<PartialShape>& inputs) {
   const auto others = leaves_like(built, inputs, class_name + " inputs");
   size_t next = 0;
-  built.for_each([&](const std::string& path, const PartialShape& known) {
+  for (const auto& [path, known] : built) {
     const PartialShape& other = *others[next++];
     TESSERA_CHECK_VALUE(
         merge(known, other),
@@ -159,7 +159,7 @@ void check_same_shapes(
         path.empty() ? "" : " '" + shorten(path) + "'",
         to_string(known),
         to_string(other));
-  });
+  }
 }
 
 void check_device(const torch::Device& device, const std::string& where) {

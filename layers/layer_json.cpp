@@ -255,10 +255,9 @@ class Registry {
       const torch::nn::Module& layer,
       const std::string& where) {
     const std::lock_guard lock(mutex_);
-    const auto found =
-        std::find_if(classes_.begin(), classes_.end(), [&](const auto& entry) {
-          return entry.second.type == typeid(layer);
-        });
+    const auto found = std::ranges::find_if(classes_, [&](const auto& entry) {
+      return entry.second.type == typeid(layer);
+    });
     TESSERA_CHECK_VALUE(
         found != classes_.end(),
         "[{}] a layer of class {} can't be written as JSON. Known: {}. Call register_dense_layers() for MLP and its like, register_models() for layers of the package models, and register_layer() for your own.",

@@ -27,9 +27,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       strategy.name());
   const std::shared_ptr<EmbeddingState> state = layer->state_;
   TESSERA_CHECK_VALUE(
-      std::any_of(
-          state->tables.begin(),
-          state->tables.end(),
+      std::ranges::any_of(
+          state->tables,
           [](const TableState& table) { return table.optimizer.has_value(); }),
       "[make_optimizer] no table of the layer has an optimizer. Set TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   for (const TableState& table : state->tables) {

@@ -140,7 +140,7 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
   // In `tpu` and in `small`, features are in the order of the configs.
   const std::vector<size_t> requested = indices_of(part);
   std::vector<size_t> sorted = requested;
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   size_t next_tpu = 0;
   size_t next_small = 0;
   std::vector<T> all(is_tpu_.size());

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/common/json_value.h>
 #include <tessera/common/profile_scope.h>
-#include <tessera/common/shorten.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizer_json.h>
 #include <tessera/serialization/config_values.h>
@@ -20,7 +19,6 @@
 #include "src/features/batch_plan.h"
 #include "src/features/output_shapes.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -346,8 +344,7 @@ void TPUEmbeddingImpl::convert_to(
     const std::optional<torch::Dtype>& dtype) {
   TESSERA_CHECK_VALUE(
       !dtype ||
-          std::find(
-              kActivationDtypes.begin(), kActivationDtypes.end(), *dtype) !=
+          std::ranges::find(kActivationDtypes, *dtype) !=
               kActivationDtypes.end(),
       "[TPUEmbedding::to] activations must be float32, float64, bfloat16 or float16, but got {}. To give other modules another dtype, convert each of them instead of the whole model.",
       c10::toString(*dtype));

@@ -20,7 +20,7 @@ namespace tessera {
 at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
   std::vector<at::Tensor> columns;
   std::optional<int64_t> batch = 1;
-  activations.for_each([&](const std::string& path, const at::Tensor& leaf) {
+  for (const auto& [path, leaf] : activations) {
     TESSERA_CHECK_VALUE(
         leaf.defined() && leaf.dim() >= 1,
         "[Concatenate '{}'] expected an activation with a batch dimension, but got {}. Give it the shape [batch, ...].",
@@ -28,7 +28,7 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
         leaf.defined() ? "a scalar" : "an undefined tensor");
     columns.push_back(leaf.dim() == 1 ? leaf.unsqueeze(1) : leaf.flatten(1));
     merge_batch(batch, leaf.size(0), path, kClassName);
-  });
+  }
   TESSERA_CHECK_VALUE(
       !columns.empty(),
       "[Concatenate] expected one activation or more, but got an empty nest. Pass at least one.");
@@ -39,8 +39,7 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
   PartialShape output{std::nullopt, 0};
   bool is_first = true;
-  input_shapes.for_each([&](const std::string& path,
-                            const PartialShape& shape) {
+  for (const auto& [path, shape] : input_shapes) {
     TESSERA_CHECK_VALUE(
         !shape.empty(),
         "[Concatenate '{}'] expected a shape with a batch dimension, but got []. Pass [batch, ...].",
@@ -57,7 +56,7 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
     }
     output[1] =
         output[1] && width ? std::optional(*output[1] + *width) : std::nullopt;
-  });
+  }
   TESSERA_CHECK_VALUE(
       !is_first,
       "[Concatenate] expected one activation or more, but got an empty nest. Pass at least one.");

@@ -129,7 +129,7 @@ std::vector<at::Tensor> gradients_by_product(
 // The kernels take float32 on the CPU. A trace can't record them.
 bool has_kernel(at::TensorList leaves, const DotInteractionOptions& options) {
   return !options.skip_gather && !torch::jit::tracer::isTracing() &&
-      std::all_of(leaves.begin(), leaves.end(), [](const at::Tensor& leaf) {
+      std::ranges::all_of(leaves, [](const at::Tensor& leaf) {
         return leaf.is_cpu() && leaf.numel() > 0 && !leaf.is_neg() &&
             leaf.scalar_type() == at::kFloat &&
             (leaf.size(-1) == 1 || leaf.stride(-1) == 1);

@@ -6,6 +6,7 @@
 
 #include "src/common/check.h"
 
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
@@ -55,10 +56,9 @@ class Columns {
   }
 
   at::Tensor of(const at::Tensor& matrix) const {
-    std::vector<at::Tensor> parts;
-    for (const auto& [begin, count] : ranges_) {
-      parts.push_back(matrix.narrow(1, begin, count));
-    }
+    const auto parts = c10::fmap(ranges_, [&](const auto& range) {
+      return matrix.narrow(1, range.first, range.second);
+    });
     return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
   }
 
@@ -109,12 +109,11 @@ PartialShape joined_shape(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name) {
   std::optional<PartialShape> joined;
-  input_shapes.for_each([&](const std::string& path,
-                            const PartialShape& shape) {
+  for (const auto& [path, shape] : input_shapes) {
     check_rows(shape, input_name(path, class_name));
     if (!joined) {
       joined = shape;
-      return;
+      continue;
     }
     merge_batch(joined->front(), shape.front(), path, class_name);
     PartialShape rows = shape;
@@ -134,7 +133,7 @@ PartialShape joined_shape(
     joined->back() = width && shape.back()
         ? std::optional(*width + *shape.back())
         : std::nullopt;
-  });
+  }
   TESSERA_CHECK_VALUE(
       joined,
       "[{}] expected one input or more, but got an empty nest. Pass at least one.",
@@ -146,10 +145,9 @@ int64_t joined_width(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name) {
   int64_t width = 0;
-  input_shapes.for_each(
-      [&](const std::string& path, const PartialShape& shape) {
-        width += known_dim(shape, input_name(path, class_name));
-      });
+  for (const auto& [path, shape] : input_shapes) {
+    width += known_dim(shape, input_name(path, class_name));
+  }
   return width;
 }
 
@@ -159,7 +157,7 @@ std::vector<at::Tensor> checked_inputs(
     PartialShape (*shape_of)(const Nest<PartialShape>&, const std::string&)) {
   std::vector<at::Tensor> tensors;
   std::vector<PartialShape> shapes;
-  inputs.for_each([&](const std::string& path, const at::Tensor& leaf) {
+  for (const auto& [path, leaf] : inputs) {
     // c10::str() would take longer than the check.
     check_floating(
         leaf,
@@ -175,7 +173,7 @@ std::vector<at::Tensor> checked_inputs(
         input_name(path, class_name),
         leaf.scalar_type(),
         tensors[0].scalar_type());
-  });
+  }
   shape_of(inputs.pack(std::move(shapes)), class_name);
   return tensors;
 }
@@ -197,10 +195,9 @@ void check_columns(
 }
 
 bool differ_in_batch(const std::vector<at::Tensor>& tensors) {
-  return std::any_of(
-      tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
-        return tensor.size(0) != tensors[0].size(0);
-      });
+  return std::ranges::any_of(tensors, [&](const at::Tensor& tensor) {
+    return tensor.size(0) != tensors[0].size(0);
+  });
 }
 
 std::vector<at::Tensor> with_equal_batches(std::vector<at::Tensor> tensors) {
@@ -259,8 +256,7 @@ PartialShape shape_of_features(
   std::optional<int64_t> batch;
   std::optional<int64_t> dim;
   std::optional<int64_t> count = 0;
-  input_shapes.for_each([&](const std::string& path,
-                            const PartialShape& shape) {
+  for (const auto& [path, shape] : input_shapes) {
     TESSERA_CHECK_VALUE(
         shape.size() == 2 || shape.size() == 3,
         "[{}] expected a feature [batch, dim] or features [batch, n, dim], but got {}. Reshape it.",
@@ -273,7 +269,7 @@ PartialShape shape_of_features(
     const std::optional<int64_t> own =
         shape.size() == 2 ? std::optional<int64_t>(1) : shape[1];
     count = count && own ? std::optional(*count + *own) : std::nullopt;
-  });
+  }
   TESSERA_CHECK_VALUE(
       count != 0,
       "[{}] expected one feature or more, but got none. Pass at least one.",
@@ -300,10 +296,10 @@ std::vector<at::Tensor> checked_features(
 }
 
 at::Tensor joined_features(at::TensorList leaves) {
-  std::vector<at::Tensor> blocks;
-  for (const at::Tensor& leaf : with_equal_batches(leaves.vec())) {
-    blocks.push_back(leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf);
-  }
+  const auto blocks =
+      c10::fmap(with_equal_batches(leaves.vec()), [](const at::Tensor& leaf) {
+        return leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf;
+      });
   return blocks.size() == 1 ? blocks[0] : at::cat(blocks, 1);
 }
 

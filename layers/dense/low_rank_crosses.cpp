@@ -62,7 +62,7 @@ RowBlocks blocks_of(int64_t rows, const std::vector<LowRankCross>& layers) {
   // With a larger rank, the gradients of the weights of each block would take more memory
   // than the block's activations.
   const bool is_wide =
-      std::any_of(layers.begin(), layers.end(), [&](const LowRankCross& layer) {
+      std::ranges::any_of(layers, [&](const LowRankCross& layer) {
         return layer.u.size(1) > blocks.size();
       });
   return is_wide ? RowBlocks::whole(rows, row_bytes) : blocks;

@@ -41,11 +41,7 @@ MutableMatrix mutable_matrix_of(const at::Tensor& tensor) {
 }
 
 std::vector<ConstMatrix> matrices_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<ConstMatrix> matrices;
-  for (const at::Tensor& tensor : tensors) {
-    matrices.push_back(matrix_of(tensor));
-  }
-  return matrices;
+  return c10::fmap(tensors, matrix_of);
 }
 
 // Copies some rows at a time, because the compiler then writes several adjacent floats at

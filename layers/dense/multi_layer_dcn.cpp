@@ -92,7 +92,7 @@ at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
   std::vector<at::Tensor> inputs =
       with_equal_batches(checked_inputs(x0, kClassName, joined_shape));
   const bool is_mixed =
-      std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+      std::ranges::any_of(inputs, [&](const at::Tensor& input) {
         return input.scalar_type() != inputs[0].scalar_type();
       });
   if (is_mixed) {

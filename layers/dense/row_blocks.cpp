@@ -115,9 +115,8 @@ at::Tensor unflatten_rows(const at::Tensor& rows, const at::Tensor& like) {
 
 bool needs_gradient(at::TensorList tensors) {
   return at::GradMode::is_enabled() &&
-      std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
-           return t.requires_grad();
-         });
+      std::ranges::any_of(
+             tensors, [](const at::Tensor& t) { return t.requires_grad(); });
 }
 
 std::vector<at::Tensor> gradients_by_operators(
