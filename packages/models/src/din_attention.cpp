@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/din_attention.h>
 
-#include <tessera/common/shorten.h>
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include <tessera/layers/input_checks.h>
@@ -11,6 +10,7 @@
 #include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
@@ -27,7 +27,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -38,14 +37,6 @@ namespace {
 
 // The names are in the order of the enum.
 constexpr const char* kDINActivations[] = {"dice", "prelu", "relu", "sigmoid"};
-
-// A score that gets the weight 0 in a softmax. Minus infinity would give NaN for a
-// history of length 0.
-double lowest_score(at::ScalarType dtype) {
-  constexpr double kLowestHalf = -65504.0;
-  return dtype == at::kHalf ? kLowestHalf
-                            : double{std::numeric_limits<float>::lowest()};
-}
 
 void check_inputs(
     const at::Tensor& query,
@@ -103,8 +94,13 @@ at::Tensor weight_of_keys(const at::Tensor& weight, int64_t dim) {
   return weight.narrow(1, dim, dim) - weight.narrow(1, 2 * dim, dim);
 }
 
+// With softmax, this score gets the weight 0. Minus infinity would give NaN for a history
+// of length 0.
 double weight_of_padding(bool use_softmax, at::ScalarType dtype) {
-  return use_softmax ? lowest_score(dtype) : 0.0;
+  constexpr double kLowestHalf = -65504.0;
+  return !use_softmax      ? 0.0
+      : dtype == at::kHalf ? kLowestHalf
+                           : double{std::numeric_limits<float>::lowest()};
 }
 
 at::Tensor without_padding(
@@ -320,12 +316,8 @@ at::Tensor DINAttentionImpl::attend_to_one_history(
   // The activations of a block of queries stay in the second-level cache.
   constexpr int64_t kNumbers = int64_t{1} << 16;
   const int64_t of_query = std::max<int64_t>(1, keys.size(0) * of_keys.size(1));
-  std::vector<at::Tensor> results;
-  for (const at::Tensor& block :
-       query.split(std::max<int64_t>(1, kNumbers / of_query))) {
-    results.push_back(attend(block));
-  }
-  return at::cat(results);
+  const auto blocks = query.split(std::max<int64_t>(1, kNumbers / of_query));
+  return at::cat(c10::fmap(blocks, attend));
 }
 
 }  // namespace tessera

@@ -5,7 +5,6 @@
 
 #include "layers/dense/joined_inputs.h"
 #include "packages/models/src/model_checks.h"
-#include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/zeros.h>

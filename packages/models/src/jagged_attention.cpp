@@ -15,7 +15,6 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
@@ -172,11 +171,7 @@ kernels::SoftmaxArgs compute_shares(
 
 at::Tensor attention_by_kernels(
     const at::Tensor& projected,
-    const at::Tensor& row_splits,
-    int64_t num_heads,
-    const ShareDropout& dropout) {
-  const Sequences sequences =
-      sequences_of(projected, row_splits, num_heads, dropout);
+    const Sequences& sequences) {
   const at::Tensor result =
       empty_in_step_memory({projected.size(0), sequences.dim});
   const ConstMatrix in = matrix_of(projected);
@@ -187,7 +182,7 @@ at::Tensor attention_by_kernels(
         {(sequences.head_dim() + kBlockQueries) * padded(length)});
     float* key_memory = memory.mutable_data_ptr<float>();
     float* scores = key_memory + sequences.head_dim() * padded(length);
-    for (int64_t head = 0; head < num_heads; ++head) {
+    for (int64_t head = 0; head < sequences.num_heads; ++head) {
       const auto part = sequences.part(in, sequence, head);
       const MutableMatrix own = sequences.head_of(out, sequence, head);
       const ConstMatrix key = transpose_to(key_memory, part.key);
@@ -201,7 +196,8 @@ at::Tensor attention_by_kernels(
             scores);
         const MutableMatrix kept{
             shares.values, rows, shares.columns, shares.stride};
-        dropout.apply(kept, sequences.share_row(sequence, head) + first);
+        sequences.dropout.apply(
+            kept, sequences.share_row(sequence, head) + first);
         multiply(
             kept,
             part.value.row_range(0, shares.columns),
@@ -276,12 +272,8 @@ void head_gradient(
 
 at::Tensor gradient_by_kernels(
     const at::Tensor& projected,
-    const at::Tensor& row_splits,
-    int64_t num_heads,
-    const ShareDropout& dropout,
+    const Sequences& sequences,
     const at::Tensor& gradient) {
-  const Sequences sequences =
-      sequences_of(projected, row_splits, num_heads, dropout);
   const at::Tensor result = empty_in_step_memory(projected.sizes());
   const ConstMatrix in = matrix_of(projected);
   const ConstMatrix out_gradient = matrix_of(gradient);
@@ -290,13 +282,13 @@ at::Tensor gradient_by_kernels(
     const at::Tensor memory = empty_in_step_memory(
         {(2 * sequences.head_dim() + 3 * kBlockQueries) *
          padded(sequences.length(sequence))});
-    for (int64_t head = 0; head < num_heads; ++head) {
+    for (int64_t head = 0; head < sequences.num_heads; ++head) {
       head_gradient(
           sequences.part(in, sequence, head),
           sequences.head_of(out_gradient, sequence, head),
           sequences.part(out, sequence, head),
           sequences.scale(),
-          dropout,
+          sequences.dropout,
           sequences.share_row(sequence, head),
           memory.mutable_data_ptr<float>());
     }
@@ -330,17 +322,13 @@ at::Tensor dropout_of(
 
 at::Tensor attention_by_operators(
     const at::Tensor& projected,
-    const at::Tensor& row_splits,
-    int64_t num_heads,
-    const ShareDropout& dropout) {
-  const Sequences sequences =
-      sequences_of(projected, row_splits, num_heads, dropout);
+    const Sequences& sequences) {
   std::vector<at::Tensor> parts;
   for (int64_t i = 0; i < sequences.count; ++i) {
     const int64_t length = sequences.length(i);
     const at::Tensor heads =
         projected.narrow(0, sequences.splits[i], length)
-            .reshape({length, 3, num_heads, sequences.head_dim()})
+            .reshape({length, 3, sequences.num_heads, sequences.head_dim()})
             .permute({1, 2, 0, 3});  // [3, heads, length, head_dim]
     const at::Tensor is_later =
         at::ones({length, length}, projected.options().dtype(at::kBool))
@@ -371,28 +359,29 @@ struct JaggedAttention : torch::autograd::Function<JaggedAttention> {
     context->saved_data["probability"] = probability;
     context->saved_data["key"] = key;
     return attention_by_kernels(
-        projected, row_splits, num_heads, {probability, key});
+        projected,
+        sequences_of(projected, row_splits, num_heads, {probability, key}));
   }
 
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
-    const int64_t num_heads = context->saved_data["num_heads"].toInt();
-    const ShareDropout dropout{
-        context->saved_data["probability"].toDouble(),
-        context->saved_data["key"].toInt()};
+    const Sequences sequences = sequences_of(
+        saved[0],
+        saved[1],
+        context->saved_data["num_heads"].toInt(),
+        {context->saved_data["probability"].toDouble(),
+         context->saved_data["key"].toInt()});
     const at::Tensor gradient = gradients[0].resolve_neg();
     const bool uses_kernels =
         !at::GradMode::is_enabled() && is_plain_float32(gradient);
     const at::Tensor result = uses_kernels
-        ? gradient_by_kernels(
-              saved[0], saved[1], num_heads, dropout, gradient.contiguous())
+        ? gradient_by_kernels(saved[0], sequences, gradient.contiguous())
         : gradients_by_operators(
               {saved[0]},
               [&](at::TensorList sources) {
-                return attention_by_operators(
-                    sources[0], saved[1], num_heads, dropout);
+                return attention_by_operators(sources[0], sequences);
               },
               gradient)[0];
     return {result, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
@@ -444,15 +433,17 @@ at::Tensor jagged_causal_attention(
   if (dropout > 0.0) {
     shares.key = at::empty({1}, at::kLong).random_().item<int64_t>();
   }
+  const Sequences sequences =
+      sequences_of(projected, row_splits, num_heads, shares);
   if (!is_plain_float32(projected) || projected.numel() == 0 ||
       torch::jit::tracer::isTracing()) {
-    return attention_by_operators(projected, row_splits, num_heads, shares);
+    return attention_by_operators(projected, sequences);
   }
   const at::Tensor rows = projected.contiguous();
   return rows.requires_grad() && at::GradMode::is_enabled()
       ? JaggedAttention::apply(
             rows, row_splits, num_heads, shares.probability, shares.key)
-      : attention_by_kernels(rows, row_splits, num_heads, shares);
+      : attention_by_kernels(rows, sequences);
 }
 
 }  // namespace tessera

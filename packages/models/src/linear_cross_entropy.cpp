@@ -21,7 +21,6 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace tessera {
@@ -370,9 +369,6 @@ void check_targets(const at::Tensor& targets, int64_t classes) {
 }
 
 at::Tensor loss_of(Inputs inputs, const char* name) {
-  const auto has_gradient = [](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.requires_grad();
-  };
   const auto is_plain = [](const at::Tensor& tensor) {
     return !tensor.defined() || is_plain_float32(tensor);
   };
@@ -386,9 +382,7 @@ at::Tensor loss_of(Inputs inputs, const char* name) {
     if (inputs.is_sampled()) {
       inputs.positives = inputs.positives.contiguous();
     }
-    loss = at::GradMode::is_enabled() &&
-            (has_gradient(inputs.states) || has_gradient(inputs.rows) ||
-             has_gradient(inputs.positives))
+    loss = needs_gradient({inputs.states, inputs.rows, inputs.positives})
         ? LinearCrossEntropy::apply(
               inputs.states,
               inputs.rows,

@@ -74,8 +74,7 @@ void check_hidden_units(
       class_name,
       kMaxHiddenLayers,
       hidden_units.size());
-  const auto smallest =
-      std::min_element(hidden_units.begin(), hidden_units.end());
+  const auto smallest = std::ranges::min_element(hidden_units);
   TESSERA_CHECK_VALUE(
       *smallest >= 1,
       "[{}] hidden_units[{}] must be >= 1, but got {}. Set it to the width of that layer.",

@@ -15,7 +15,6 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
-#include <c10/util/Exception.h>
 
 #include <limits>
 #include <tuple>
@@ -168,23 +167,22 @@ at::Tensor RetrievalImpl::forward(
   }
 
   const at::Tensor positive = scores.diagonal();  // [batch]
+  const auto is_positive = [&] {
+    return at::eye(queries, candidates, scores.options().dtype(at::kBool));
+  };
   if (options().remove_accidental_hits) {
     const at::Tensor& ids = batch.candidate_ids;
-    const at::Tensor is_positive =
-        at::eye(queries, candidates, scores.options().dtype(at::kBool));
     const at::Tensor is_same_id =
         ids.narrow(0, 0, queries).unsqueeze(1).eq(ids.unsqueeze(0));
     // exp(-inf) and its gradient are 0. Each row still has its positive, so no sum is 0.
     scores = scores.masked_fill(
-        is_same_id.logical_and(is_positive.logical_not()), kMinusInfinity);
+        is_same_id.logical_and(is_positive().logical_not()), kMinusInfinity);
   }
   const int64_t num_hard = options().num_hard_negatives.value_or(
       std::numeric_limits<int64_t>::max());
   if (num_hard < candidates - 1) {
-    const at::Tensor is_positive =
-        at::eye(queries, candidates, scores.options().dtype(at::kBool));
     const at::Tensor negatives = std::get<0>(
-        scores.masked_fill(is_positive, kMinusInfinity).topk(num_hard, 1));
+        scores.masked_fill(is_positive(), kMinusInfinity).topk(num_hard, 1));
     scores = at::cat({positive.unsqueeze(1), negatives}, 1);
   }
 

@@ -144,11 +144,14 @@ void SASRecImpl::reset() {
       .features = {{"sequence", feature}, {"candidates", feature}},
       .strategy = options.strategy,
       .seed = options.seed});
-  embedding_norm_ = options.embedding_norm
-      ? register_module(
-            "embedding_norm",
-            torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.dim})))
-      : torch::nn::LayerNorm(nullptr);
+  const auto make_norm = [&](bool is_used, const char* name) {
+    return is_used
+        ? register_module(
+              name,
+              torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.dim})))
+        : torch::nn::LayerNorm(nullptr);
+  };
+  embedding_norm_ = make_norm(options.embedding_norm, "embedding_norm");
   items = register_module("items", embedding);
   if (options.positions != SequencePositions::kNone) {
     positions_ = register_parameter(
@@ -174,11 +177,7 @@ void SASRecImpl::reset() {
     }
   }
   blocks_ = std::move(blocks);  // a copy still held the original's blocks
-  norm_ = options.block.norm == NormOrder::kPre
-      ? register_module(
-            "norm",
-            torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.dim})))
-      : torch::nn::LayerNorm(nullptr);
+  norm_ = make_norm(options.block.norm == NormOrder::kPre, "norm");
 }
 
 at::Tensor SASRecImpl::checked_splits(const RaggedFeature& sequences) const {

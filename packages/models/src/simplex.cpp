@@ -43,11 +43,6 @@ void check_ids(const at::Tensor& ids, const char* name) {
   check_integers(ids, name, "SimpleX");
 }
 
-at::Tensor lengths_of(const at::Tensor& splits) {
-  const int64_t batch = splits.size(0) - 1;
-  return splits.narrow(0, 1, batch) - splits.narrow(0, 0, batch);
-}
-
 // Returns as many bags, without items.
 RaggedFeature empty_bags(const RaggedFeature& bags) {
   return {
@@ -139,7 +134,7 @@ SimpleXImpl::Vectors SimpleXImpl::vectors_of_examples(
   const at::Tensor splits =
       checked_splits(positives, "positives", users.size(0));
   Vectors vectors = vectors_of(users, histories, positives.values, negatives);
-  vectors.users = at::repeat_interleave(vectors.users, lengths_of(splits), 0);
+  vectors.users = at::repeat_interleave(vectors.users, splits.diff(), 0);
   return vectors;
 }
 

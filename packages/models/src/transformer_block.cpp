@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/transformer_block.h>
 
-#include <tessera/common/shorten.h>
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>  // defines get_config()
 #include "layers/initial_parameter.h"
