@@ -116,7 +116,7 @@ class BackendGroup final : public RankGroup {
     static std::atomic<int64_t> groups = 0;
     group_ = size_ == 1 ? 0 : kMagic + ++groups;
     if (const auto* owner = dynamic_cast<const HasFaultBoard*>(backend.get())) {
-      board_ = owner->fault_board();
+      board_ = owner->fault_board;
     }
     channel_ = make_channel(std::move(backend), device);
   }

@@ -8,6 +8,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
+#include <c10/util/accumulate.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
@@ -25,10 +26,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-int64_t sum_of(const std::vector<int64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
 
 at::Tensor empty_bytes(int64_t bytes) {
   return empty_in_step_memory({bytes}, at::kByte);
@@ -107,7 +104,7 @@ class PeerChannel final : public Channel {
     const int tag =
         kFirstExchangeTag + static_cast<int>(mix_bits(key) % kExchangeTags);
     std::vector<int64_t> shape = values.sizes().vec();
-    shape[0] = sum_of(received);
+    shape[0] = c10::sum_integers(received);
     const at::Tensor result = empty_in_step_memory(shape, values.scalar_type());
     std::vector<int64_t> from(size_ + 1, 0);
     std::vector<int64_t> to(size_ + 1, 0);
@@ -125,8 +122,7 @@ class PeerChannel final : public Channel {
     };
     const int64_t rows = std::max<int64_t>(1, values.size(0));
     const int64_t row_bytes = static_cast<int64_t>(values.nbytes()) / rows;
-    start(
-        row_bytes * *std::max_element(sent.begin(), sent.end()), send, receive);
+    start(row_bytes * *std::ranges::max_element(sent), send, receive);
     result.slice(0, to[rank_], to[rank_ + 1])
         .copy_(values.slice(0, from[rank_], from[rank_ + 1]));
     return [this, pending, result] {
@@ -355,7 +351,7 @@ class CollectiveChannel final : public Channel {
       WorkPtr work;
     };
     std::vector<int64_t> shape = values.sizes().vec();
-    shape[0] = sum_of(received);
+    shape[0] = c10::sum_integers(received);
     auto pending = std::make_shared<Pending>();
     pending->from = values.to(device_);
     pending->to = device_.is_cpu()

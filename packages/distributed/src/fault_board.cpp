@@ -29,8 +29,8 @@ std::string key_of_left(int64_t rank) {
   return c10::str("left/", rank);
 }
 
-std::vector<uint8_t> encode(int64_t rank, const FaultReport& report) {
-  const std::string text = c10::str(
+std::string encode(int64_t rank, const FaultReport& report) {
+  return c10::str(
       rank,
       " ",
       static_cast<int64_t>(report.reason),
@@ -38,12 +38,11 @@ std::vector<uint8_t> encode(int64_t rank, const FaultReport& report) {
       report.peer,
       " ",
       report.place);
-  return {text.begin(), text.end()};
 }
 
 // Adds a report to `reports`.
-void decode(const std::vector<uint8_t>& bytes, FaultReports& reports) {
-  std::istringstream text(std::string(bytes.begin(), bytes.end()));
+void decode(const std::string& encoded, FaultReports& reports) {
+  std::istringstream text(encoded);
   size_t rank = 0;
   int64_t reason = 0;
   FaultReport report;
@@ -70,14 +69,14 @@ void ask_store(
     Shared& shared) {
   if (own.reason == FaultReport::kLeft) {
     // set() does not wait for an answer, so rank 0 and its store may already have left.
-    store.set(key_of_left(rank), std::vector<uint8_t>{1});
+    store.set(key_of_left(rank), "1");
     return;
   }
   store.set(key_of(store.add(kCount, 1)), encode(rank, own));
   for (int64_t number = 1; Clock::now() < end;) {
     const int64_t count = store.add(kCount, 0);
     while (number <= count && store.check({key_of(number)})) {
-      const std::vector<uint8_t> report = store.get(key_of(number++));
+      const std::string report = store.get_to_str(key_of(number++));
       const std::lock_guard lock(shared.mutex);
       decode(report, shared.reports);
     }

@@ -64,11 +64,10 @@ class FaultBoard {
   bool has_reported_ = false;
 };
 
-/// A backend with a FaultBoard.
-class HasFaultBoard {
- public:
+/// A backend with a FaultBoard, or with nullptr for a single rank.
+struct HasFaultBoard {
   virtual ~HasFaultBoard() = default;
-  virtual std::shared_ptr<FaultBoard> fault_board() const = 0;
+  std::shared_ptr<FaultBoard> fault_board = {};
 };
 
 }  // namespace tessera::distributed

@@ -102,10 +102,8 @@ World read_world(const GlooBackendOptions& options) {
     }
     return true;
   };
-  const bool has_variable =
-      std::any_of(names.begin(), names.end(), [](const char* name) {
-        return !variable(name).empty();
-      });
+  const bool has_variable = std::ranges::any_of(
+      names, [](const char* name) { return !variable(name).empty(); });
   if (!has_variable && !options.rank && !options.size && !options.store) {
     return world;
   }
@@ -314,8 +312,8 @@ struct Registration {
   std::string address = {};
 };
 
-std::vector<uint8_t> encode(const Registration& registration) {
-  const std::string text = c10::str(
+std::string encode(const Registration& registration) {
+  return c10::str(
       registration.size,
       "\n",
       registration.versions,
@@ -323,11 +321,10 @@ std::vector<uint8_t> encode(const Registration& registration) {
       registration.host,
       "\n",
       registration.address);
-  return {text.begin(), text.end()};
 }
 
-Registration decode(const std::vector<uint8_t>& bytes) {
-  std::istringstream text(std::string(bytes.begin(), bytes.end()));
+Registration decode(const std::string& encoded) {
+  std::istringstream text(encoded);
   Registration registration;
   std::string size;
   std::getline(text, size);
@@ -418,9 +415,8 @@ void leave(
   const auto begin = Clock::now();
   last_arrival = std::min(last_arrival, begin + kMaxArrivalTime);
   try {
-    const std::string text =
-        fmt::format("rank {}: {}", world.rank, reason_of(error));
-    store.set(kProblem, std::vector<uint8_t>(text.begin(), text.end()));
+    store.set(
+        kProblem, fmt::format("rank {}: {}", world.rank, reason_of(error)));
     store.add(key_of_leavers(world.rank), 1);
     for (int64_t rank = 1; world.rank == 0 && rank < world.size; ++rank) {
       for (;;) {
@@ -468,7 +464,7 @@ std::vector<std::string> register_rank(
       if (Clock::now() >= end || !store.check({key_of_rank(rank)})) {
         return false;
       }
-      const Registration other = decode(store.get(key_of_rank(rank)));
+      const Registration other = decode(store.get_to_str(key_of_rank(rank)));
       compare(own, world.rank, other, rank);
       hosts[rank] = other.address.empty() || is_loopback(other.address)
           ? other.host
@@ -479,11 +475,10 @@ std::vector<std::string> register_rank(
       return hosts;
     }
     if (store.check({kProblem})) {
-      const std::vector<uint8_t> problem = store.get(kProblem);
       fail(
           "rank {} stops, because another rank failed. {}",
           world.rank,
-          std::string(problem.begin(), problem.end()));
+          store.get_to_str(kProblem));
     }
     if (Clock::now() >= end) {
       std::vector<std::string> names;
@@ -515,19 +510,12 @@ class GlooBackend final : public ProcessGroupGloo, public HasFaultBoard {
             static_cast<int>(world.size),
             std::move(options)) {
     if (world.size > 1) {
-      board_ = std::make_shared<FaultBoard>(
+      fault_board = std::make_shared<FaultBoard>(
           c10::make_intrusive<c10d::PrefixStore>("faults", store),
           world.rank,
           std::move(hosts));
     }
   }
-
-  std::shared_ptr<FaultBoard> fault_board() const override {
-    return board_;
-  }
-
- private:
-  std::shared_ptr<FaultBoard> board_;
 };
 
 // The other ranks, with their hosts, for an error.

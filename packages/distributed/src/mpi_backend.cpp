@@ -292,7 +292,7 @@ class MpiBackend final : public c10d::Backend, public HasFaultBoard {
   MpiBackend(const World& world, milliseconds timeout, int64_t number)
       : Backend(world.rank, world.size), world_(world), timeout_(timeout) {
     if (world.store) {
-      board_ = std::make_shared<FaultBoard>(
+      fault_board = std::make_shared<FaultBoard>(
           c10::make_intrusive<c10d::PrefixStore>(
               c10::str("faults/", number), world.store),
           world.rank,
@@ -306,9 +306,6 @@ class MpiBackend final : public c10d::Backend, public HasFaultBoard {
   }
   c10::intrusive_ptr<Options> getBackendOptions() override {
     return c10::make_intrusive<Options>(getBackendName(), timeout_);
-  }
-  std::shared_ptr<FaultBoard> fault_board() const override {
-    return board_;
   }
 
   c10::intrusive_ptr<Work> send(
@@ -358,7 +355,6 @@ class MpiBackend final : public c10d::Backend, public HasFaultBoard {
 
   const World& world_;
   milliseconds timeout_;
-  std::shared_ptr<FaultBoard> board_;
 };
 
 }  // namespace

@@ -17,10 +17,8 @@ void check_placement_names(
   for (const auto& entry : placement) {
     const std::string& name = entry.first;
     TESSERA_CHECK_VALUE(
-        std::any_of(
-            state.tables.begin(),
+        std::ranges::find(state.tables, name, &TableState::name) !=
             state.tables.end(),
-            [&](const TableState& table) { return table.name == name; }),
         "{} placement must name tables that a feature uses, but names '{}'. Correct the name.",
         where,
         shorten(name));

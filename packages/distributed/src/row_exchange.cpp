@@ -3,6 +3,7 @@
 
 #include "packages/distributed/src/partition.h"
 
+#include <c10/util/accumulate.h>
 #include <tessera/common/shorten.h>
 
 #include "src/common/active_kernels.h"
@@ -102,7 +103,9 @@ class Exchange final : public RowExchange {
     }
     has_key_tables_ = tessera::has_key_tables(state_);
     for (size_t table = 0; table < state_.tables.size(); ++table) {
-      has_default_keys_ = has_default_keys_ || has_default_key(table);
+      if (has_default_key(table)) {
+        with_default_key_.push_back(table);
+      }
     }
     group_tables();
   }
@@ -113,22 +116,12 @@ class Exchange final : public RowExchange {
     std::vector<int64_t> words;
     std::exception_ptr error;
     try {
-      int64_t ids = 0;
-      for (const IdBags& feature : bags) {
-        ids += feature.nnz();
-      }
-      run_tasks(
-          static_cast<int64_t>(requests.size()),
-          ids * kIdBytes,
-          [&](int64_t i) {
-            if (is_sharded(i)) {
-              requests[i] = is_key_table(i) ? find_distinct_keys(i, bags)
-                                            : find_distinct_rows(i, bags);
-            }
-          });
+      for_sharded_tables(bags, [&](size_t table) {
+        requests[table] = is_key_table(table) ? find_distinct_keys(table, bags)
+                                              : find_distinct_rows(table, bags);
+      });
       words = count_words(requests);
-      const int64_t total =
-          std::accumulate(words.begin(), words.end(), int64_t{0});
+      const int64_t total = c10::sum_integers(words);
       TESSERA_CHECK_VALUE(
           total < max_rows_,
           "[sharded_strategy] one lookup must request fewer than {} distinct rows, but got {}. Split the batch.",
@@ -159,8 +152,8 @@ class Exchange final : public RowExchange {
     FetchedRows fetched{.route = std::move(route)};
     for (size_t table = 0; table < requests.size(); ++table) {
       fetched.rows.push_back(
-          is_sharded(table) ? rows[*group_of_[table]]
-                            : state_.tables[table].parameters);
+          group_of_[table] ? rows[*group_of_[table]]
+                           : state_.tables[table].parameters);
     }
     return fetched;
   }
@@ -210,13 +203,14 @@ class Exchange final : public RowExchange {
       if (table.rows.is_data_parallel) {
         continue;
       }
+      sharded_.push_back(i);
       const TableGroup new_group{
           .dim = table.config->dim,
           .dtype = table.config->dtype == at::kFloat ? options_.row_transport
                                                      : table.config->dtype,
           .is_updated = table.config->trainable && table.optimizer.has_value()};
-      const auto found = std::find_if(
-          groups_.begin(), groups_.end(), [&](const TableGroup& group) {
+      const auto found =
+          std::ranges::find_if(groups_, [&](const TableGroup& group) {
             return group.dim == new_group.dim &&
                 group.dtype == new_group.dtype &&
                 group.is_updated == new_group.is_updated;
@@ -229,11 +223,22 @@ class Exchange final : public RowExchange {
     }
   }
 
+  // Runs task(table) on all threads for the tables that are not data-parallel.
+  void for_sharded_tables(
+      const std::vector<IdBags>& bags,
+      c10::function_ref<void(size_t)> task) const {
+    int64_t ids = 0;
+    for (const IdBags& feature : bags) {
+      ids += feature.nnz();
+    }
+    run_tasks(
+        static_cast<int64_t>(sharded_.size()), ids * kIdBytes, [&](int64_t i) {
+          task(sharded_[i]);
+        });
+  }
+
   bool is_key_table(size_t table) const {
     return state_.tables[table].key_rows != nullptr;
-  }
-  bool is_sharded(size_t table) const {
-    return group_of_[table].has_value();
   }
   // The bags of the features of one table.
   // Errors:  c10::ValueError for 2^32 - 1 ids or more, because 32 bits number them.
@@ -288,8 +293,7 @@ class Exchange final : public RowExchange {
     set_ids(features, index_of);
     for (int64_t rank = 0; rank <= ranks_->size(); ++rank) {
       request.begin.push_back(
-          std::lower_bound(
-              request.rows.begin(), request.rows.end(), partition.begin(rank)) -
+          std::ranges::lower_bound(request.rows, partition.begin(rank)) -
           request.rows.begin());
     }
     request.position.resize(ranks_->size());
@@ -354,9 +358,8 @@ class Exchange final : public RowExchange {
         state_.tables[table].key_rows->index().partitions();
     for (int64_t rank = 0; rank <= ranks_->size(); ++rank) {
       request.begin.push_back(
-          std::partition_point(
-              request.keys.begin(),
-              request.keys.end(),
+          std::ranges::partition_point(
+              request.keys,
               [&,
                first = partitions_[table].first_partition(rank)](int64_t key) {
                 return partitions.of_hash(hash_of_key(key)) < first;
@@ -411,28 +414,26 @@ class Exchange final : public RowExchange {
   // often unknown keys look it up. Collective if a table has a default key.
   void exchange_unknown_keys(std::vector<Request>& requests, Route& route)
       const {
-    if (!has_default_keys_) {
+    if (with_default_key_.empty()) {
       return;
     }
     const int64_t ranks = ranks_->size();
     std::vector<std::vector<uint32_t>> words(ranks);
     std::vector<int64_t> received(ranks, 0);
-    for (size_t table = 0; table < requests.size(); ++table) {
-      if (has_default_key(table)) {
-        write_unknown_keys(table, route, words);
-        const bool is_owner = owner_of_default_key(table) == ranks_->rank();
-        for (int64_t rank = 0; rank < ranks; ++rank) {
-          received[rank] += requests[table].begin[rank + 1] -
-              requests[table].begin[rank] + (is_owner ? ranks : 0);
-        }
+    for (const size_t table : with_default_key_) {
+      write_unknown_keys(table, route, words);
+      const bool is_owner = owner_of_default_key(table) == ranks_->rank();
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        received[rank] += requests[table].begin[rank + 1] -
+            requests[table].begin[rank] + (is_owner ? ranks : 0);
       }
     }
     std::vector<int64_t> sent;
     for (const std::vector<uint32_t>& to_rank : words) {
       sent.push_back(static_cast<int64_t>(to_rank.size()));
     }
-    at::Tensor packed = empty_in_step_memory(
-        {std::accumulate(sent.begin(), sent.end(), int64_t{0})}, at::kInt);
+    at::Tensor packed =
+        empty_in_step_memory({c10::sum_integers(sent)}, at::kInt);
     auto* out = reinterpret_cast<uint32_t*>(packed.mutable_data_ptr<int32_t>());
     for (const std::vector<uint32_t>& to_rank : words) {
       out = std::copy(to_rank.begin(), to_rank.end(), out);
@@ -441,11 +442,9 @@ class Exchange final : public RowExchange {
     const auto* next =
         reinterpret_cast<const uint32_t*>(answers.const_data_ptr<int32_t>());
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      for (size_t table = 0; table < requests.size(); ++table) {
-        if (has_default_key(table)) {
-          next = read_unknown_keys(
-              next, table, rank, requests[table], route.served[table]);
-        }
+      for (const size_t table : with_default_key_) {
+        next = read_unknown_keys(
+            next, table, rank, requests[table], route.served[table]);
       }
     }
   }
@@ -503,10 +502,7 @@ class Exchange final : public RowExchange {
   // Removes the default keys that were requested, but do not occur, so that they are not
   // updated.
   void remove_unused_default_keys(Route& route) const {
-    for (size_t table = 0; table < route.served.size(); ++table) {
-      if (!has_default_key(table)) {
-        continue;
-      }
+    for (const size_t table : with_default_key_) {
       Route::ServedRows& served = route.served[table];
       IdBags& rows = served.rows;
       int64_t kept = 0;
@@ -529,9 +525,8 @@ class Exchange final : public RowExchange {
   // The number of words that pack_requests() writes for each rank.
   std::vector<int64_t> count_words(const std::vector<Request>& requests) const {
     std::vector<int64_t> words(ranks_->size(), 0);
-    for (size_t table = 0; table < requests.size(); ++table) {
-      for (int64_t rank = 0; is_sharded(table) && rank < ranks_->size();
-           ++rank) {
+    for (const size_t table : sharded_) {
+      for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
         const std::vector<int64_t>& begin = requests[table].begin;
         words[rank] +=
             1 + words_per_id(table) * (begin[rank + 1] - begin[rank]);
@@ -548,8 +543,7 @@ class Exchange final : public RowExchange {
       const std::vector<int64_t>& words,
       const std::exception_ptr& error) const {
     const RendezvousPoint point(Rendezvous::kLookup, state_.layer);
-    RankGroup::Message message{
-        .value = std::accumulate(words.begin(), words.end(), int64_t{0})};
+    RankGroup::Message message{.value = c10::sum_integers(words)};
     if (error == nullptr) {
       std::vector<int64_t> sizes = words;
       for (int64_t& size : sizes) {
@@ -559,8 +553,7 @@ class Exchange final : public RowExchange {
           as_bytes(pack_requests(requests, words)).split_with_sizes(sizes);
     }
     RankGroup::Arrivals arrivals = ranks_->arrive(point, error, message)();
-    const int64_t to_all_ranks = std::accumulate(
-        arrivals.values.begin(), arrivals.values.end(), int64_t{0});
+    const int64_t to_all_ranks = c10::sum_integers(arrivals.values);
     // Only the owner sees that too many of its rows are requested, and must report this to
     // the others. All ranks have the same `to_all_ranks`, so they agree on whether a report
     // is possible.
@@ -583,22 +576,16 @@ class Exchange final : public RowExchange {
   at::Tensor pack_requests(
       const std::vector<Request>& requests,
       const std::vector<int64_t>& words) const {
-    const int64_t total =
-        std::accumulate(words.begin(), words.end(), int64_t{0});
-    at::Tensor packed = empty_in_step_memory({total}, at::kInt);
+    at::Tensor packed =
+        empty_in_step_memory({c10::sum_integers(words)}, at::kInt);
     auto* next =
         reinterpret_cast<uint32_t*>(packed.mutable_data_ptr<int32_t>());
     for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
-      for (size_t table = 0; table < requests.size(); ++table) {
-        if (is_sharded(table)) {
-          const std::vector<int64_t>& begin = requests[table].begin;
-          *next++ = static_cast<uint32_t>(begin[rank + 1] - begin[rank]);
-        }
+      for (const size_t table : sharded_) {
+        const std::vector<int64_t>& begin = requests[table].begin;
+        *next++ = static_cast<uint32_t>(begin[rank + 1] - begin[rank]);
       }
-      for (size_t table = 0; table < requests.size(); ++table) {
-        if (!is_sharded(table)) {
-          continue;
-        }
+      for (const size_t table : sharded_) {
         const Request& request = requests[table];
         const int64_t begin = request.begin[rank];
         const int64_t end = request.begin[rank + 1];
@@ -636,23 +623,21 @@ class Exchange final : public RowExchange {
     for (const at::Tensor& of_rank : incoming) {
       counts.push_back(static_cast<const uint32_t*>(of_rank.const_data_ptr()));
       const uint32_t* count = counts.back();
-      for (size_t table = 0; table < tables; ++table) {
-        totals[table] += is_sharded(table) ? *count++ : 0;
+      for (const size_t table : sharded_) {
+        totals[table] += *count++;
       }
     }
-    for (size_t table = 0; table < tables; ++table) {
-      if (is_sharded(table)) {
-        Route::ServedRows& served = route.served[table];
-        served.rows.ids.resize(totals[table]);
-        served.rows.bags = totals[table];
-        served.rows.dim = state_.tables[table].config->dim;
-        served.positions.resize(totals[table]);
-        served.begin.assign(1, 0);
-        if (is_key_table(table)) {
-          served.rows.keys.resize(totals[table]);
-          served.rows.key_counts.resize(totals[table]);
-          std::iota(served.rows.ids.begin(), served.rows.ids.end(), 0U);
-        }
+    for (const size_t table : sharded_) {
+      Route::ServedRows& served = route.served[table];
+      served.rows.ids.resize(totals[table]);
+      served.rows.bags = totals[table];
+      served.rows.dim = state_.tables[table].config->dim;
+      served.positions.resize(totals[table]);
+      served.begin.assign(1, 0);
+      if (is_key_table(table)) {
+        served.rows.keys.resize(totals[table]);
+        served.rows.key_counts.resize(totals[table]);
+        std::iota(served.rows.ids.begin(), served.rows.ids.end(), 0U);
       }
     }
     std::vector<int64_t> filled(tables, 0);
@@ -703,10 +688,7 @@ class Exchange final : public RowExchange {
       before[group] = route.groups[group].served_count;
       id += groups_[group].tables.size();
     }
-    for (size_t table = 0; table < state_.tables.size(); ++table) {
-      if (!is_sharded(table)) {
-        continue;
-      }
+    for (const size_t table : sharded_) {
       Route::Group& group = route.groups[*group_of_[table]];
       Route::ServedRows& served = route.served[table];
       const int64_t begin = filled[table];
@@ -824,11 +806,7 @@ class Exchange final : public RowExchange {
   void set_positions(
       const std::vector<Request>& requests,
       std::vector<IdBags>& bags) const {
-    int64_t ids = 0;
-    for (const IdBags& feature : bags) {
-      ids += feature.nnz();
-    }
-    const auto set_table = [&](size_t table) {
+    for_sharded_tables(bags, [&](size_t table) {
       Buffer<uint32_t> positions(requests[table].begin.back());
       for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
         std::iota(
@@ -850,13 +828,7 @@ class Exchange final : public RowExchange {
           bags[i].keys.clear();  // the ids are positions now
         }
       }
-    };
-    run_tasks(
-        static_cast<int64_t>(requests.size()), ids * kIdBytes, [&](int64_t i) {
-          if (is_sharded(i)) {
-            set_table(i);
-          }
-        });
+    });
   }
 
   at::Tensor pack_gradients(
@@ -901,9 +873,10 @@ class Exchange final : public RowExchange {
   int64_t max_rows_;
   std::vector<Partition> partitions_;  // one per table
   std::vector<std::optional<size_t>> group_of_;  // one per table
+  std::vector<size_t> sharded_;  // the tables with a group
   std::vector<TableGroup> groups_;
   bool has_key_tables_ = false;
-  bool has_default_keys_ = false;
+  std::vector<size_t> with_default_key_;  // tables
   uint64_t lookups_ = 0;
 };
 

@@ -141,9 +141,8 @@ class ShardedTableStore : public TableStore {
     wait_for_lookups();
     // The order of autograd may differ between ranks.
     std::vector<LookupGradients> lookups = unordered;
-    std::sort(lookups.begin(), lookups.end(), [](const auto& a, const auto& b) {
-      return route_of(a).number < route_of(b).number;
-    });
+    std::ranges::sort(
+        lookups, {}, [](const auto& one) { return route_of(one).number; });
     std::vector<TableSums> sums;
     std::exception_ptr error;
     auto fingerprint = static_cast<uint64_t>(state().passes);
@@ -254,25 +253,21 @@ class ShardedTableStore : public TableStore {
       for (size_t table = 0; table < tables; ++table) {
         if (is_sent[table]) {
           terms[table].table = &mutable_state().tables[table];
-        }
-      }
-      check_finite(terms, finite_check, update);
-      std::vector<TableUpdate> to_sum;
-      std::vector<size_t> index;
-      for (size_t table = 0; table < tables; ++table) {
-        if (is_sent[table]) {
           if (const auto group = exchange_->group_of(table)) {
             terms[table].id_limit =
                 route_of(lookup).groups[*group].requested_count;
           }
-          to_sum.push_back(std::move(terms[table]));
-          index.push_back(table);
         }
       }
-      std::vector<RowGradients> summed = updater().sum(to_sum);
+      check_finite(terms, finite_check, update);
+      std::erase_if(terms, [](const TableUpdate& sum) { return !sum.table; });
+      std::vector<RowGradients> summed = updater().sum(terms);
       sums.emplace_back(tables);
-      for (size_t i = 0; i < index.size(); ++i) {
-        sums.back()[index[i]] = std::move(summed[i]);
+      size_t next = 0;
+      for (size_t table = 0; table < tables; ++table) {
+        if (is_sent[table]) {
+          sums.back()[table] = std::move(summed[next++]);
+        }
       }
     }
     return sums;

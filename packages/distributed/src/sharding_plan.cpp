@@ -11,10 +11,10 @@
 #include "src/tables/key_table_rows.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -190,19 +190,15 @@ class Planner {
     const auto ranks = static_cast<double>(options_.ranks);
     double slack = options_.memory_slack * static_cast<double>(total) / ranks;
     std::vector<size_t> order;
-    std::copy_if(
-        unplaced.begin(),
-        unplaced.end(),
-        std::back_inserter(order),
-        [&](size_t i) { return !state_.tables[i].config->keys; });
+    std::ranges::copy_if(unplaced, std::back_inserter(order), [&](size_t i) {
+      return !state_.tables[i].config->keys;
+    });
     const auto benefit = [&](size_t i) {
       const ShardingPlan::Table& table = plan_.tables[i];
       return (bytes_if_sharded(i) - bytes_if_data_parallel(table)) /
           static_cast<double>(table.bytes);
     };
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return benefit(a) > benefit(b);
-    });
+    std::ranges::stable_sort(order, std::greater<>(), benefit);
     for (const size_t i : order) {
       ShardingPlan::Table& table = plan_.tables[i];
       const double extra_bytes =
@@ -292,8 +288,7 @@ std::string ShardingPlan::to_string() const {
   if (rank_bytes.empty()) {
     return text;
   }
-  const auto [smallest, largest] =
-      std::minmax_element(rank_bytes.begin(), rank_bytes.end());
+  const auto [smallest, largest] = std::ranges::minmax_element(rank_bytes);
   text += fmt::format(
       "{} ranks, {} to {} each; a rank sends {} per step\n",
       rank_bytes.size(),
