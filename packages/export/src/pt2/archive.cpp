@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -367,11 +366,13 @@ class RecordReader {
   Json values_;
 };
 
+// Reads the values of the signature under `key`, which must have these names.
 std::vector<Pt2Value> read_values(
-    const Json& list,
+    const char* key,
     const std::vector<std::string>& names,
     const Graph& graph,
     const RecordReader& reader) {
+  const Json& list = reader.values().at(key);
   if (list.size() > kMaxValues || list.size() != names.size()) {
     reader.refuse(fmt::format("a description of {} values", names.size()));
   }
@@ -446,16 +447,10 @@ Archive read_archive(
                type),
            .is_parameter = entry.at("is_param").get<bool>()});
     }
-    archive.signature.inputs = read_values(
-        reader.values().at("inputs"),
-        archive.graph.inputs,
-        archive.graph,
-        reader);
-    archive.signature.outputs = read_values(
-        reader.values().at("outputs"),
-        archive.graph.outputs,
-        archive.graph,
-        reader);
+    const Graph& graph = archive.graph;
+    archive.signature = {
+        .inputs = read_values("inputs", graph.inputs, graph, reader),
+        .outputs = read_values("outputs", graph.outputs, graph, reader)};
     return archive;
   } catch (const Json::exception& error) {
     reader.refuse(fmt::format(

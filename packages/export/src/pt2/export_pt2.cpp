@@ -61,26 +61,24 @@ std::vector<Pt2Value> describe_inputs(
          .path = path,
          .part = part});
   };
-  example.features.for_each(
-      [&](const std::string& path, const Feature& feature) {
-        if (std::holds_alternative<at::Tensor>(feature)) {
-          add(path, path, "ids");
-          return;
-        }
-        const std::vector<const char*> parts =
-            std::holds_alternative<RaggedFeature>(feature)
-            ? std::vector<const char*>{"values", "row_splits"}
-            : std::vector<const char*>{"indices", "values", "dense_shape"};
-        for (const char* part : parts) {
-          add(path + "_" + part, path, part);
-        }
-      });
-  example.weights.for_each(
-      [&](const std::string& path, const std::optional<Feature>& weight) {
-        if (weight) {
-          add(path + "_weights", path, "weights");
-        }
-      });
+  for (const auto& [path, feature] : example.features) {
+    if (std::holds_alternative<at::Tensor>(feature)) {
+      add(path, path, "ids");
+      continue;
+    }
+    const std::vector<const char*> parts =
+        std::holds_alternative<RaggedFeature>(feature)
+        ? std::vector<const char*>{"values", "row_splits"}
+        : std::vector<const char*>{"indices", "values", "dense_shape"};
+    for (const char* part : parts) {
+      add(path + "_" + part, path, part);
+    }
+  }
+  for (const auto& [path, weight] : example.weights) {
+    if (weight) {
+      add(path + "_weights", path, "weights");
+    }
+  }
   for (size_t i = 0; i < example.inputs.size(); ++i) {
     if (input_names.empty()) {
       const std::string name = fmt::format("input_{}", i);
@@ -456,8 +454,9 @@ Pt2Signature write(
 template <class Leaf>
 std::map<std::string, Leaf> by_path(const Nest<Leaf>& nest) {
   std::map<std::string, Leaf> leaves;
-  nest.for_each(
-      [&](const std::string& path, const Leaf& leaf) { leaves[path] = leaf; });
+  for (const auto& [path, leaf] : nest) {
+    leaves[path] = leaf;
+  }
   return leaves;
 }
 

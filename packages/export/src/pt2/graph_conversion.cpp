@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/export/src/pt2/graph_conversion.h"
 
-#include <tessera/common/shorten.h>
-
 #include "src/common/check.h"
 
 #include <ATen/core/function_schema.h>
@@ -204,10 +202,8 @@ class Converter {
     std::string name;
     do {
       name = fmt::format("constant_{}", num_constants_++);
-    } while (std::any_of(
-        weights_.begin(), weights_.end(), [&](const pt2::Weight& weight) {
-          return weight.name == name;
-        }));
+    } while (std::ranges::find(weights_, name, &pt2::Weight::name) !=
+             weights_.end());
     weights_.push_back({.name = name, .tensor = constant->toTensor().detach()});
     graph_.weights.push_back(weight_name(weights_.back()));
     tensors_[&value] = graph_.weights.back();
@@ -378,7 +374,7 @@ std::string identifier(
   const bool begins_with_digit =
       name.empty() || std::isdigit(static_cast<unsigned char>(name[0])) != 0;
   if (begins_with_digit ||
-      std::find(kKeywords.begin(), kKeywords.end(), name) != kKeywords.end()) {
+      std::ranges::find(kKeywords, name) != kKeywords.end()) {
     name = "x_" + name;
   }
   const std::string base = name;

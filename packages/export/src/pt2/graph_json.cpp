@@ -17,8 +17,6 @@
 #include <limits>
 #include <map>
 #include <span>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 
 namespace tessera::pt2 {
@@ -141,7 +139,7 @@ struct ArgumentToJson {
                               : Json{{"as_sym_int", int_json(value)}};
   }
   Json operator()(const std::vector<Int>& values) const {
-    const bool all = std::all_of(values.begin(), values.end(), is_constant);
+    const bool all = std::ranges::all_of(values, is_constant);
     const auto list = converted(values, [&](const Int& value) {
       return all ? Json(std::get<int64_t>(value)) : int_json(value);
     });

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/export/src/pt2/graph_merge.h"
 
-#include <tessera/common/shorten.h>
-
 #include "packages/export/src/pt2/graph_conversion.h"
 #include "packages/export/src/pt2/graph_runner.h"
 #include "src/common/check.h"
@@ -17,7 +15,6 @@
 #include <optional>
 #include <random>
 #include <set>
-#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <variant>
@@ -437,9 +434,8 @@ class Merger {
         pt2::converted(input_.records, [&](const RecordedGraph& record) {
           return &record.graph.nodes[i].arguments[j].value;
         });
-    if (std::all_of(all.begin(), all.end(), [&](const auto* other) {
-          return *other == argument.value;
-        })) {
+    if (std::ranges::all_of(
+            all, [&](const auto* other) { return *other == argument.value; })) {
       return;
     }
     const std::string what =
@@ -459,7 +455,7 @@ class Merger {
         std::holds_alternative<std::vector<pt2::Int>>(argument.value);
     TESSERA_CHECK_VALUE(
         (is_list || std::holds_alternative<pt2::Int>(argument.value)) &&
-            std::all_of(all.begin(), all.end(), is_alike),
+            std::ranges::all_of(all, is_alike),
         "{} {} must not depend on the sizes of the batch, unless it is an integer, but C++ computes it from them. Compute it with operators.",
         input_.where,
         what);
@@ -545,7 +541,7 @@ class Merger {
   std::optional<std::string> read_from_input(const Polynomial& value) {
     for (const std::string& input : graph_.inputs) {
       const std::vector<Polynomial>& sizes = graph_.tensors.at(input).sizes;
-      const auto found = std::find(sizes.begin(), sizes.end(), value);
+      const auto found = std::ranges::find(sizes, value);
       if (found != sizes.end()) {
         return add_integer(
             "torch.ops.aten.sym_size.int",

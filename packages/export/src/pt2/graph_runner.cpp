@@ -230,40 +230,35 @@ class GraphRunner {
         std::holds_alternative<None>(argument)) {
       refuse(node, name, type->str());
     }
-    const auto constant = [](IValue value) {
-      Operand operand;
-      operand.constant = std::move(value);
-      return operand;
+    const auto constant = [](IValue value) -> Operand {
+      return {.constant = std::move(value)};
     };
     const auto slot_of_tensor = [&](const TensorName& tensor) {
       return slot_of(tensor.name, node.target);
     };
-    const auto value = [&](const std::string& used) {
-      Operand operand;
-      operand.kind = Operand::Kind::kValue;
-      operand.slots = {slot_of(used, node.target)};
-      return operand;
+    const auto value = [&](const std::string& used) -> Operand {
+      return {
+          .kind = Operand::Kind::kValue, .slots = {slot_of(used, node.target)}};
     };
     return std::visit(
         [&](const auto& content) -> Operand {
           using T = std::decay_t<decltype(content)>;
-          Operand operand;
           if constexpr (std::is_same_v<T, None>) {
             return {};
           } else if constexpr (std::is_same_v<T, TensorName>) {
             return value(content.name);
           } else if constexpr (std::is_same_v<T, std::vector<TensorName>>) {
-            operand.kind = Operand::Kind::kTensors;
-            operand.slots = converted(content, slot_of_tensor);
-            return operand;
+            return {
+                .kind = Operand::Kind::kTensors,
+                .slots = converted(content, slot_of_tensor)};
           } else if constexpr (std::is_same_v<
                                    T,
                                    std::vector<std::optional<TensorName>>>) {
-            operand.kind = Operand::Kind::kOptionalTensors;
-            operand.slots = converted(content, [&](const auto& tensor) {
-              return tensor ? slot_of_tensor(*tensor) : -1;
-            });
-            return operand;
+            return {
+                .kind = Operand::Kind::kOptionalTensors,
+                .slots = converted(content, [&](const auto& tensor) {
+                  return tensor ? slot_of_tensor(*tensor) : -1;
+                })};
           } else if constexpr (std::is_same_v<T, Int>) {
             if (const auto* computed = std::get_if<IntName>(&content)) {
               return value(computed->name);
@@ -273,17 +268,15 @@ class GraphRunner {
                 ? constant(static_cast<double>(number))
                 : constant(number);
           } else if constexpr (std::is_same_v<T, std::vector<Int>>) {
-            operand.kind = Operand::Kind::kInts;
+            Operand operand{.kind = Operand::Kind::kInts};
             for (const Int& entry : content) {
               const auto* computed = std::get_if<IntName>(&entry);
               operand.slots.push_back(
                   computed ? slot_of(computed->name, node.target) : -1);
               operand.ints.push_back(computed ? 0 : std::get<int64_t>(entry));
             }
-            if (std::all_of(
-                    operand.slots.begin(),
-                    operand.slots.end(),
-                    [](int64_t slot) { return slot < 0; })) {
+            if (std::ranges::all_of(
+                    operand.slots, [](int64_t slot) { return slot < 0; })) {
               return constant(list_of(operand.ints));
             }
             return operand;
@@ -395,9 +388,7 @@ class GraphRunner {
           where_,
           shorten(node.target),
           argument.name());
-      Operand operand;
-      operand.constant = *argument.default_value();
-      step.operands.push_back(std::move(operand));
+      step.operands.push_back({.constant = *argument.default_value()});
     }
     TESSERA_CHECK_VALUE(
         used == node.arguments.size(),
@@ -430,10 +421,10 @@ class GraphRunner {
         }
       };
       for (const Operand& operand : step->operands) {
-        std::for_each(operand.slots.begin(), operand.slots.end(), use);
+        std::ranges::for_each(operand.slots, use);
       }
       for (const auto& results : step->results) {
-        std::for_each(results.begin(), results.end(), use);
+        std::ranges::for_each(results, use);
       }
     }
   }

@@ -187,7 +187,7 @@ Polynomial Polynomial::operator*(const Polynomial& other) const {
     for (const auto& [right, right_factor] : other.terms_) {
       Product symbols = left;
       symbols.insert(symbols.end(), right.begin(), right.end());
-      std::sort(symbols.begin(), symbols.end());
+      std::ranges::sort(symbols);
       int64_t factor = 0;
       TESSERA_CHECK(
           !__builtin_mul_overflow(left_factor, right_factor, &factor),
@@ -242,7 +242,7 @@ std::string to_text(const Polynomial& polynomial) {
   std::string text;
   std::vector<std::pair<Polynomial::Product, int64_t>> terms(
       polynomial.terms().begin(), polynomial.terms().end());
-  std::reverse(terms.begin(), terms.end());  // symbols before the constant
+  std::ranges::reverse(terms);  // symbols before the constant
   for (const auto& [product, factor] : terms) {
     std::vector<std::string> factors;
     const auto size = static_cast<uint64_t>(
