@@ -71,8 +71,7 @@ detail::SumRule bin_rule(const CalibrationErrorOptions& options) {
           double label,
           double weight) {
         const auto bin = static_cast<size_t>(
-            std::lower_bound(edges.begin(), edges.end(), probability) -
-            edges.begin());
+            std::ranges::lower_bound(edges, probability) - edges.begin());
         sums[3 * bin] += weight;
         sums[3 * bin + 1] += weight * probability;
         sums[3 * bin + 2] += weight * label;

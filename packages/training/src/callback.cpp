@@ -12,6 +12,7 @@
 #include "src/common/check.h"
 #include "src/common/rank_group.h"
 
+#include <ATen/core/functional.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
@@ -26,11 +27,7 @@ namespace {
 constexpr int64_t kFormat = 1;
 
 std::vector<std::string> names_of(const Metrics& metrics) {
-  std::vector<std::string> names;
-  for (const auto& metric : metrics) {
-    names.push_back(metric->name());
-  }
-  return names;
+  return c10::fmap(metrics, [](const auto& metric) { return metric->name(); });
 }
 
 // The entry "training" of a checkpoint, which is JSON.
@@ -137,8 +134,7 @@ Better Training::better(const std::string& log_name) const {
 void Training::log(const std::string& name, double value) {
   const auto& known = state_.own_log_names;
   TESSERA_CHECK_VALUE(
-      state_.is_at_epoch_end &&
-          std::find(known.begin(), known.end(), name) != known.end(),
+      state_.is_at_epoch_end && std::ranges::find(known, name) != known.end(),
       "[Training::log] '{}' can be logged only in on_epoch_end(), by a callback whose log_names() has it. Add it to log_names(), and log it there.",
       shorten(name));
   state_.epoch_logs.set(name, value);
@@ -211,7 +207,7 @@ void Training::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void Training::load(torch::serialize::InputArchive& archive) {
-  const auto saved =
+  auto saved =
       read_fields<Saved>(read_json(archive, "training"), "Checkpoint.training");
   TESSERA_CHECK_VALUE(
       saved.format == kFormat,
@@ -276,17 +272,16 @@ void Training::load(torch::serialize::InputArchive& archive) {
   }
   state_.history = std::move(history);
 
-  std::vector<bool> is_taken(saved.callbacks.size(), false);
+  auto& names_left = saved.callbacks;
   for (const auto& callback : state_.callbacks) {
     const std::string name = callback->state_name();
-    for (size_t i = 0; i < is_taken.size(); ++i) {
-      if (!name.empty() && saved.callbacks[i] == name && !is_taken[i]) {
-        is_taken[i] = true;
-        torch::serialize::InputArchive nested;
-        archive.read(fmt::format("callback_{}", i), nested);
-        callback->load_state(nested);
-        break;
-      }
+    const auto found = std::ranges::find(names_left, name);
+    if (!name.empty() && found != names_left.end()) {
+      found->clear();  // the next callback of this name takes the next state
+      torch::serialize::InputArchive nested;
+      archive.read(
+          fmt::format("callback_{}", found - names_left.begin()), nested);
+      callback->load_state(nested);
     }
   }
 }

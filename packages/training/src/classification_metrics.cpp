@@ -81,7 +81,7 @@ void GroupedAUC::update_batch(const StepResult& batch) {
 double GroupedAUC::result() const {
   // Sorts by group, then score, then weight, so that the sums do not depend on the order
   // of batches.
-  std::sort(examples_.begin(), examples_.end());
+  std::ranges::sort(examples_);
   double total = 0.0;
   double impressions = 0.0;
   for (size_t i = 0; i < examples_.size();) {
@@ -149,15 +149,11 @@ NormalizedEntropy::NormalizedEntropy(ScoreMetricOptions options)
                    const std::string& where,
                    std::vector<double>& sums) {
                  const MetricInputs inputs = read_two_classes(batch, where);
-                 std::vector<double> losses;
+                 add_values(sums, inputs, [&](size_t i) {
+                   return log_loss_of(inputs, i, scores, where);
+                 });
                  for (size_t i = 0; i < inputs.size(); ++i) {
-                   losses.push_back(log_loss_of(inputs, i, scores, where));
-                 }
-                 for (size_t i = 0; i < inputs.size(); ++i) {
-                   const double weight = inputs.weights[i];
-                   sums[0] += weight * losses[i];
-                   sums[1] += weight;
-                   sums[2] += weight * inputs.labels[i];
+                   sums[2] += inputs.weights[i] * inputs.labels[i];
                  }
                },
            .result = normalized_entropy}) {}

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/training/early_stopping.h>
 
-#include <torch/nn/module.h>
 #include <torch/serialize/archive.h>
 
 #include "packages/training/src/model_files.h"
@@ -89,7 +88,7 @@ void EarlyStopping::check_better() const {
 void EarlyStopping::on_train_begin(Training& training) {
   const std::vector<std::string> names = training.log_names();
   TESSERA_CHECK_VALUE(
-      std::find(names.begin(), names.end(), options_.monitor) != names.end(),
+      std::ranges::find(names, options_.monitor) != names.end(),
       "[EarlyStopping] '{}' is not logged. Set EarlyStoppingOptions::monitor to one of {}.",
       options_.monitor,
       join_names(names));

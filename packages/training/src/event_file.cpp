@@ -108,10 +108,8 @@ const std::vector<double>& all_limits() {
       positive.push_back(limit);
     }
     positive.push_back(std::numeric_limits<double>::max());
-    std::vector<double> all;
-    for (auto limit = positive.rbegin(); limit != positive.rend(); ++limit) {
-      all.push_back(-*limit);
-    }
+    std::vector<double> all(positive.rbegin(), positive.rend());
+    std::ranges::transform(all, all.begin(), std::negate<>());
     all.push_back(0.0);
     all.insert(all.end(), positive.begin(), positive.end());
     return all;
@@ -207,7 +205,7 @@ void ValueHistogram::add(double value) {
   }
   const auto& limits = all_limits();
   counts.resize(limits.size());
-  const auto bin = std::lower_bound(limits.begin(), limits.end(), value);
+  const auto bin = std::ranges::lower_bound(limits, value);
   counts[static_cast<size_t>(bin - limits.begin())] += 1.0;
   ++count;
   min = std::min(min, value);

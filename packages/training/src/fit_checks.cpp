@@ -5,7 +5,6 @@
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/engine/table_module.h>
 #include <tessera/training/history_files.h>
-#include <torch/nn/module.h>
 
 #include "packages/training/src/ranks.h"
 #include "src/common/check.h"
@@ -28,8 +27,7 @@ void check_validation(const FitOptions& options) {
   check_metrics(options.validation_metrics, kFitValidation);
   for (const auto& metric : options.validation_metrics) {
     TESSERA_CHECK_VALUE(
-        std::find(options.metrics.begin(), options.metrics.end(), metric) ==
-            options.metrics.end(),
+        std::ranges::find(options.metrics, metric) == options.metrics.end(),
         "[fit] metrics and validation_metrics have the same object '{}', which the validation would reset. Make two objects, or leave validation_metrics empty.",
         metric->name());
   }

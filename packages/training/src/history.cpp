@@ -4,6 +4,7 @@
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
+#include <ATen/core/functional.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,7 +53,7 @@ std::vector<std::string> names_in(const std::vector<History::Record>& records) {
   std::vector<std::string> names;
   for (const History::Record& record : records) {
     for (const auto& [name, value] : record.logs.entries()) {
-      if (std::find(names.begin(), names.end(), name) == names.end()) {
+      if (std::ranges::find(names, name) == names.end()) {
         names.push_back(name);
       }
     }
@@ -142,30 +143,23 @@ Logs::Logs(std::initializer_list<Entry> entries) {
 }
 
 void Logs::set(const std::string& name, double value) {
-  for (Entry& entry : entries_) {
-    if (entry.first == name) {
-      entry.second = value;
-      return;
-    }
+  if (const auto found = std::ranges::find(entries_, name, &Entry::first);
+      found != entries_.end()) {
+    found->second = value;
+  } else {
+    entries_.emplace_back(name, value);
   }
-  entries_.emplace_back(name, value);
 }
 
 const double* Logs::find(std::string_view name) const& {
-  for (const Entry& entry : entries_) {
-    if (entry.first == name) {
-      return &entry.second;
-    }
-  }
-  return nullptr;
+  const auto found = std::ranges::find(entries_, name, &Entry::first);
+  return found == entries_.end() ? nullptr : &found->second;
 }
 
 double Logs::operator[](std::string_view name) const {
   const double* value = find(name);
-  std::vector<std::string> known;
-  for (const Entry& entry : entries_) {
-    known.push_back(entry.first);
-  }
+  const auto known =
+      c10::fmap(entries_, [](const Entry& entry) { return entry.first; });
   TESSERA_CHECK_VALUE(
       value != nullptr,
       "[Logs] '{}' was not logged. Known: {}.",
@@ -196,16 +190,14 @@ std::vector<std::string> History::step_names() const {
 std::vector<double> History::operator[](std::string_view name) const {
   const std::vector<std::string> known = names();
   TESSERA_CHECK_VALUE(
-      std::find(known.begin(), known.end(), name) != known.end(),
+      std::ranges::find(known, name) != known.end(),
       "[History] '{}' was not logged. Known: {}.",
       shorten(name),
       joined(known));
-  std::vector<double> values;
-  for (const History::Record& record : epochs) {
+  return c10::fmap(epochs, [&](const History::Record& record) {
     const double* value = record.logs.find(name);
-    values.push_back(value == nullptr ? kNoNumber : *value);
-  }
-  return values;
+    return value == nullptr ? kNoNumber : *value;
+  });
 }
 
 Json to_json(const History& history) {

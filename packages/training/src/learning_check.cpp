@@ -123,7 +123,7 @@ void warn_of_rest(
 
 bool has_table_to_train(const EmbeddingEngine& engine) {
   const auto& tables = static_cast<const TableModule&>(engine).state().tables;
-  return std::any_of(tables.begin(), tables.end(), [](const TableState& table) {
+  return std::ranges::any_of(tables, [](const TableState& table) {
     return table.config->trainable && table.optimizer;
   });
 }

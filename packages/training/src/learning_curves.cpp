@@ -54,7 +54,7 @@ struct Axis {
 };
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 // Returns 1, 2 or 5 times a power of ten, so that `span` has about `count` steps.
@@ -151,9 +151,8 @@ class Timeline {
   // Returns all names, those of epochs first.
   std::vector<std::string> names() const {
     std::vector<std::string> names = history_.names();
-    for (const std::string& name :
-         has_steps_ ? history_.step_names() : std::vector<std::string>()) {
-      if (!contains(names, name)) {
+    for (const std::string& name : history_.step_names()) {
+      if (has_steps_ && !contains(names, name)) {
         names.push_back(name);
       }
     }
@@ -449,18 +448,17 @@ const History::Record* best_epoch(
   if (history.epochs.size() < 2) {
     return nullptr;
   }
-  const History::Record* best = nullptr;
   if (options.monitor.empty() && history.restored) {
-    for (const History::Record& record : history.epochs) {
-      best = record.epoch == history.restored->epoch ? &record : best;
-    }
-    return best;
+    const auto found = std::ranges::find(
+        history.epochs, history.restored->epoch, &History::Record::epoch);
+    return found == history.epochs.end() ? nullptr : &*found;
   }
   std::string name = options.monitor;
   if (name.empty()) {
     name = contains(history.names(), "val_loss") ? "val_loss" : "loss";
   }
   const bool is_higher = options.better == Better::kHigher;
+  const History::Record* best = nullptr;
   double best_value = kNotANumber;
   for (const History::Record& record : history.epochs) {
     const double value = value_of(record.logs, name);

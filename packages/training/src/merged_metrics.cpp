@@ -8,6 +8,7 @@
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
 
+#include <ATen/core/functional.h>
 #include <ATen/ops/cat.h>
 #include <c10/util/Exception.h>
 
@@ -33,10 +34,9 @@ std::vector<std::vector<at::Tensor>> gather(
   for (const auto& metric : metrics) {
     what.append("/").append(metric->name());
   }
-  std::vector<double> sizes;
-  for (const at::Tensor& tensor : own) {
-    sizes.push_back(static_cast<double>(tensor.numel()));
-  }
+  const auto sizes = c10::fmap(own, [](const at::Tensor& tensor) {
+    return static_cast<double>(tensor.numel());
+  });
   own.insert(own.begin(), metric_state(sizes));
   const RankGroup::Arrivals arrivals = ranks.arrive(
       Rendezvous::kTrain,
@@ -80,7 +80,7 @@ Logs results_of(
     const std::vector<std::vector<at::Tensor>>& parts) {
   Logs logs;
   for (size_t i = 0; i < metrics.size(); ++i) {
-    if (std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
+    if (std::ranges::any_of(parts, [&](const auto& part) {
           return part[0].template const_data_ptr<double>()[kStepNumbers + i] ==
               0.0;
         })) {
@@ -132,11 +132,11 @@ std::vector<std::string> log_names_of(
 std::vector<std::vector<at::Tensor>> gather_states(
     const Metrics& metrics,
     RankGroup& ranks) {
-  std::vector<at::Tensor> own;
-  for (const auto& metric : metrics) {
-    own.push_back(metric->state());
-  }
-  return gather("states", metrics, std::move(own), ranks);
+  return gather(
+      "states",
+      metrics,
+      c10::fmap(metrics, [](const auto& metric) { return metric->state(); }),
+      ranks);
 }
 
 RankStep merge(

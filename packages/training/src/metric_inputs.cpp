@@ -60,10 +60,8 @@ std::vector<double> read_values(
   const double* begin = flat.const_data_ptr<double>();
   std::vector<double> numbers(begin, begin + flat.numel());
   TESSERA_CHECK_VALUE(
-      std::none_of(
-          numbers.begin(),
-          numbers.end(),
-          [](double number) { return std::isnan(number); }),
+      std::ranges::none_of(
+          numbers, [](double number) { return std::isnan(number); }),
       "{} {} must be numbers, but some are NaN. {}",
       where,
       what,
@@ -322,7 +320,7 @@ RetrievedIds read_retrieved_ids(
         static_cast<int64_t>(ids.splits.size()) == queries + 1 &&
             ids.splits.front() == 0 &&
             ids.splits.back() == static_cast<int64_t>(ids.relevant.size()) &&
-            std::is_sorted(ids.splits.begin(), ids.splits.end()),
+            std::ranges::is_sorted(ids.splits),
         "{} label_splits must have {} numbers, begin with 0, not decrease, and end with the number of labels, {}, but got {} numbers. Make the bags with RaggedFeature::from_lengths().",
         where,
         queries + 1,

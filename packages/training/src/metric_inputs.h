@@ -75,6 +75,22 @@ MetricInputs read_two_classes(
 /// sums[0] / sums[1], or kUndefined unless sums[1] > 0.
 double ratio_of(const std::vector<double>& sums);
 
+/// Adds weight * value_of(i) to sums[0], and the weight to sums[1], for each example.
+template <class ValueOf>
+void add_values(
+    std::vector<double>& sums,
+    const MetricInputs& inputs,
+    const ValueOf& value_of) {
+  std::vector<double> values;  // all first, as value_of() may raise
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    values.push_back(value_of(i));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    sums[0] += inputs.weights[i] * values[i];
+    sums[1] += inputs.weights[i];
+  }
+}
+
 /// The rule of a metric that is the mean of `value_of(inputs, i, where)` over the examples
 /// that `read` returns.
 template <class ValueOf>
@@ -90,14 +106,9 @@ detail::SumRule mean_rule(
               const std::string& where,
               std::vector<double>& sums) {
             const MetricInputs inputs = read(batch, where);
-            std::vector<double> values;  // all first, as value_of() may raise
-            for (size_t i = 0; i < inputs.size(); ++i) {
-              values.push_back(value_of(inputs, i, where));
-            }
-            for (size_t i = 0; i < inputs.size(); ++i) {
-              sums[0] += inputs.weights[i] * values[i];
-              sums[1] += inputs.weights[i];
-            }
+            add_values(sums, inputs, [&](size_t i) {
+              return value_of(inputs, i, where);
+            });
           },
       .result = ratio_of};
 }

@@ -94,7 +94,7 @@ double detail::WeightedScores::total_weight() const {
 
 void detail::WeightedScores::sort() {
   if (weights.empty()) {
-    std::sort(values.begin(), values.end());
+    std::ranges::sort(values);
     return;
   }
   std::vector<std::pair<double, double>> pairs;
@@ -102,7 +102,7 @@ void detail::WeightedScores::sort() {
   for (size_t i = 0; i < values.size(); ++i) {
     pairs.emplace_back(values[i], weights[i]);
   }
-  std::sort(pairs.begin(), pairs.end());
+  std::ranges::sort(pairs);
   for (size_t i = 0; i < pairs.size(); ++i) {
     std::tie(values[i], weights[i]) = pairs[i];
   }

@@ -23,6 +23,7 @@
 #include "src/engine/embedding_state.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -30,6 +31,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -55,21 +57,17 @@ Layers layers_of(torch::nn::Module& model) {
   // error.
   for (const auto& part : model.modules(/*include_self=*/false)) {
     if (TableModule::of(*part) != nullptr &&
-        std::find(layers.begin(), layers.end(), part) == layers.end()) {
+        std::ranges::find(layers, part) == layers.end()) {
       layers.push_back(part);
     }
   }
   if (TableModule::of(model)) {
     layers.insert(layers.begin(), model.shared_from_this());
   }
-  const auto order_of = [](const std::shared_ptr<torch::nn::Module>& layer) {
+  std::ranges::stable_sort(layers, {}, [](const auto& layer) {
     const Strategy strategy = tables_of(layer).strategy();
     return strategy.is_sharded() ? 0 : strategy.is_fused() ? 1 : 2;
-  };
-  std::stable_sort(
-      layers.begin(), layers.end(), [&](const auto& a, const auto& b) {
-        return order_of(a) < order_of(b);
-      });
+  });
   return layers;
 }
 
@@ -85,11 +83,10 @@ std::vector<NamedTensor> dense_of(
     const Layers& layers) {
   std::set<const at::TensorImpl*> layer_tensors;
   for (const auto& layer : layers) {
-    for (const auto& tensor : layer->parameters()) {
-      layer_tensors.insert(tensor.unsafeGetTensorImpl());
-    }
-    for (const auto& tensor : layer->buffers()) {
-      layer_tensors.insert(tensor.unsafeGetTensorImpl());
+    for (const auto& tensors : {layer->parameters(), layer->buffers()}) {
+      for (const at::Tensor& tensor : tensors) {
+        layer_tensors.insert(tensor.unsafeGetTensorImpl());
+      }
     }
   }
   std::vector<NamedTensor> dense;
@@ -105,28 +102,40 @@ std::vector<NamedTensor> dense_of(
   return dense;
 }
 
+// The directory of a model.
+struct Place {
+  const std::string& directory;
+  const std::string& where;  // begins messages
+
+  // The beginning of a message about the directory.
+  std::string text() const {
+    return fmt::format("{} '{}'", where, directory);
+  }
+  std::string file() const {
+    return directory + "/model.pt";
+  }
+  // The folder of the checkpoints of one layer.
+  std::string folder(size_t layer) const {
+    return layer == 0 ? directory
+                      : fmt::format("{}/layer_{}", directory, layer);
+  }
+};
+
 std::vector<std::string> read_names(
     torch::serialize::InputArchive& archive,
     const std::string& key,
-    const std::string& directory,
-    const std::string& where) {
+    const Place& place) {
   c10::IValue text;
   TESSERA_CHECK_VALUE(
       archive.try_read(key, text) && text.isString(),
-      "{} '{}' has a checkpoint, but save_weights() or a Checkpoint has not saved it. Choose another directory.",
-      where,
-      directory);
-  const Json names = parse_json(
-      text.toStringRef(), fmt::format("{} '{}' {}:", where, directory, key));
-  const bool has_names = names.is_array() &&
-      std::all_of(names.begin(), names.end(), [](const Json& name) {
-                           return name.is_string();
-                         });
+      "{} has a checkpoint, but save_weights() or a Checkpoint has not saved it. Choose another directory.",
+      place.text());
+  const Json names =
+      parse_json(text.toStringRef(), fmt::format("{} {}:", place.text(), key));
   TESSERA_CHECK_VALUE(
-      has_names,
-      "{} '{}': {} must be a list of names, but is {}. The checkpoint is damaged. Load an earlier checkpoint, or a copy.",
-      where,
-      directory,
+      names.is_array() && std::ranges::all_of(names, &Json::is_string),
+      "{}: {} must be a list of names, but is {}. The checkpoint is damaged. Load an earlier checkpoint, or a copy.",
+      place.text(),
       key,
       shorten(names.dump()));
   return names.get<std::vector<std::string>>();
@@ -152,18 +161,14 @@ void write_dense(
 std::vector<at::Tensor> read_dense(
     const std::vector<NamedTensor>& dense,
     torch::serialize::InputArchive& archive,
-    const std::string& directory,
-    const std::string& where) {
-  std::vector<std::string> names;
-  for (const auto& entry : dense) {
-    names.push_back(entry.name);
-  }
-  const auto saved = read_names(archive, "dense_names", directory, where);
+    const Place& place) {
+  const auto names =
+      c10::fmap(dense, [](const auto& entry) { return entry.name; });
+  const auto saved = read_names(archive, "dense_names", place);
   TESSERA_CHECK_VALUE(
       saved == names,
-      "{} '{}' was saved from a model with the tensors [{}], but this model has [{}]. Load into a model with the same modules. If layers of yours make parameters in their first forward(), call it or build() before.",
-      where,
-      directory,
+      "{} was saved from a model with the tensors [{}], but this model has [{}]. Load into a model with the same modules. If layers of yours make parameters in their first forward(), call it or build() before.",
+      place.text(),
       shorten_all(saved),
       shorten_all(names));
   torch::serialize::InputArchive tensors;
@@ -174,17 +179,15 @@ std::vector<at::Tensor> read_dense(
     TESSERA_CHECK_VALUE(
         !tessera::detail::is_unsized(dense[i].tensor) ||
             tessera::detail::is_unsized(values[i]),
-        "{} '{}': the saved {} is {}, but its layer in this model is not built, and the checkpoint does not have the shapes to build it for. Call build() or forward() of the model once before.",
-        where,
-        directory,
+        "{}: the saved {} is {}, but its layer in this model is not built, and the checkpoint does not have the shapes to build it for. Call build() or forward() of the model once before.",
+        place.text(),
         dense[i].name,
         describe(values[i]));
     TESSERA_CHECK_VALUE(
         values[i].sizes() == dense[i].tensor.sizes() &&
             values[i].scalar_type() == dense[i].tensor.scalar_type(),
-        "{} '{}': the saved {} is {}, but that of this model is {}. Load into a model with the same sizes.",
-        where,
-        directory,
+        "{}: the saved {} is {}, but that of this model is {}. Load into a model with the same sizes.",
+        place.text(),
         dense[i].name,
         describe(values[i]),
         describe(dense[i].tensor));
@@ -229,29 +232,18 @@ Json shapes_of_layers(torch::nn::Module& model) {
 void build_layers(
     torch::nn::Module& model,
     torch::serialize::InputArchive& archive,
-    const std::string& directory,
-    const std::string& where) {
+    const Place& place) {
   c10::IValue text;
   if (!archive.try_read(kLayerShapes, text) || !text.isString()) {
     return;
   }
-  const std::string place =
-      fmt::format("{} '{}' {}", where, directory, kLayerShapes);
-  const Json shapes = parse_json(text.toStringRef(), place + ":");
+  const std::string where = fmt::format("{} {}", place.text(), kLayerShapes);
+  const Json shapes = parse_json(text.toStringRef(), where + ":");
   for_each_built_layer(model, [&](const std::string& path, Layer& layer) {
     if (!layer.input_shapes() && shapes.contains(path)) {
-      layer.build(JsonValue<Nest<PartialShape>>::read(shapes.at(path), place));
+      layer.build(JsonValue<Nest<PartialShape>>::read(shapes.at(path), where));
     }
   });
-}
-
-std::string file_of(const std::string& directory) {
-  return directory + "/model.pt";
-}
-
-// The folder of the checkpoints of one layer.
-std::string folder_of(const std::string& directory, size_t layer) {
-  return layer == 0 ? directory : fmt::format("{}/layer_{}", directory, layer);
 }
 
 // model.pt ends with a checksum. An entry of its archive says that it has one.
@@ -272,12 +264,12 @@ void read_model_file(
 // Reads the archive with everything but the tables. It is a part of the first layer's
 // checkpoint, or model.pt if `checkpoint` is empty.
 torch::serialize::InputArchive read_rest(
-    const std::string& directory,
-    const std::string& checkpoint,
-    const std::string& where) {
+    const Place& place,
+    const std::string& checkpoint) {
+  const auto& [directory, where] = place;
   torch::serialize::InputArchive archive;
   if (checkpoint.empty()) {
-    const MappedFile file(file_of(directory), where);
+    const MappedFile file(place.file(), where);
     try {
       read_model_file(file.text(), archive);
     } catch (const c10::Error& error) {
@@ -285,7 +277,7 @@ torch::serialize::InputArchive read_rest(
           false,
           "{} '{}' can't be read: {}. The file may be truncated or damaged. Use another copy.",
           where,
-          file_of(directory),
+          place.file(),
           error.what_without_backtrace());
     }
     return archive;
@@ -293,9 +285,8 @@ torch::serialize::InputArchive read_rest(
   const CheckpointLink link = read_link(directory, checkpoint, where);
   TESSERA_CHECK_VALUE(
       link.manifest.extra.has_value(),
-      "{} '{}' has a checkpoint of tables, but not of a whole model. Choose a directory of save_weights() or a Checkpoint.",
-      where,
-      directory);
+      "{} has a checkpoint of tables, but not of a whole model. Choose a directory of save_weights() or a Checkpoint.",
+      place.text());
   std::istringstream stream(
       CheckpointReader(directory, checkpoint, where).read_extra());
   archive.load_from(stream);
@@ -305,32 +296,30 @@ torch::serialize::InputArchive read_rest(
 // The names of the checkpoints of the layers after the first.
 std::vector<std::string> read_layers(
     torch::serialize::InputArchive& archive,
-    const std::string& directory,
-    const std::string& where) {
-  return read_names(archive, "layers", directory, where);
+    const Place& place) {
+  return read_names(archive, "layers", place);
 }
 
 // Removes checkpoints that unfinished saves have left in the folders of the layers after
 // the first: those that are newer than the one that the first layer's newest checkpoint
 // names. If they stayed, `keep_last` could delete the named one.
-void remove_orphans(
-    const std::string& directory,
-    size_t layers,
-    const std::string& where) {
-  const std::vector<std::string> complete = list_checkpoints(directory, where);
+void remove_orphans(const Place& place, size_t layers) {
+  const std::string& where = place.where;
+  const std::vector<std::string> complete =
+      list_checkpoints(place.directory, where);
   if (complete.empty()) {
     return;
   }
   std::vector<std::string> named;
   try {
-    auto archive = read_rest(directory, complete.back(), where);
-    named = read_layers(archive, directory, where);
+    auto archive = read_rest(place, complete.back());
+    named = read_layers(archive, place);
   } catch (const c10::Error&) {
     return;  // without the archive, it is unknown which checkpoints are needed
   }
   Disk disk(where);
   for (size_t i = 1; i < layers && i <= named.size(); ++i) {
-    const std::string folder = folder_of(directory, i);
+    const std::string folder = place.folder(i);
     const std::vector<std::string> names = list_checkpoints(folder, where);
     const auto found = std::find(names.rbegin(), names.rend(), named[i - 1]);
     if (found == names.rend()) {
@@ -344,19 +333,19 @@ void remove_orphans(
 // none.
 std::optional<std::string> find_newest(
     const Layers& layers,
-    const std::string& directory,
-    const std::string& where) {
+    const Place& place) {
   if (!layers.empty()) {
-    const std::vector<std::string> names = list_checkpoints(directory, where);
+    const std::vector<std::string> names =
+        list_checkpoints(place.directory, place.where);
     return names.empty() ? std::nullopt : std::optional(names.back());
   }
   std::error_code error;
-  const auto type = std::filesystem::status(file_of(directory), error).type();
+  const auto type = std::filesystem::status(place.file(), error).type();
   TESSERA_CHECK(
       type != std::filesystem::file_type::none,
       "{} can't look for '{}': {}. {}",
-      where,
-      file_of(directory),
+      place.where,
+      place.file(),
       error.message(),
       advice_to_read(error.value()));
   return type == std::filesystem::file_type::regular
@@ -375,15 +364,12 @@ void make_directory(const std::string& directory, const std::string& where) {
 
 // Writes model.pt with the entries that `write` adds.
 template <class Write>
-void save_file(
-    const std::string& directory,
-    const std::string& where,
-    Write write) {
+void save_file(const Place& place, Write write) {
   torch::serialize::OutputArchive archive;
   write(archive);
   archive.write(kHasChecksum, c10::IValue(true));
-  make_directory(directory, where);
-  AtomicFile file(file_of(directory), where);
+  make_directory(place.directory, place.where);
+  AtomicFile file(place.file(), place.where);
   Checksum checksum;
   file.write_by([&](auto to) {
     archive.save_to([&](const void* data, size_t size) {
@@ -399,11 +385,11 @@ void save_file(
 // Raises the errors that loading layer `i` would raise. It changes nothing.
 void check_layer(
     const TableModule& tables,
-    const std::string& directory,
+    const Place& place,
     size_t i,
-    const std::string& checkpoint,
-    const std::string& where) {
-  const std::string folder = folder_of(directory, i);
+    const std::string& checkpoint) {
+  const std::string folder = place.folder(i);
+  const std::string& where = place.where;
   CheckpointReader reader(
       folder, choose_checkpoint(folder, checkpoint, where), where);
   const EmbeddingState& state = tables.state();
@@ -423,6 +409,7 @@ void save_model(
     CheckpointOptions options,
     const std::string& where) {
   const Layers layers = layers_of(model);
+  const Place place{directory, where};
   const auto rendezvous = Rendezvous::kSaveCheckpoint;
   // Rank 0 holds the lock until all layers are saved.
   std::optional<FileLock> lock;
@@ -434,7 +421,7 @@ void save_model(
           directory + "/.lock",
           where,
           "Let one save at a time write into this directory."));
-      remove_orphans(directory, layers.size(), where);
+      remove_orphans(place, layers.size());
     });
   }
   Json names = Json::array();
@@ -444,7 +431,7 @@ void save_model(
     CheckpointOptions own = options;
     own.extra = nullptr;
     ++own.keep_last;
-    const std::string folder = folder_of(directory, i);
+    const std::string folder = place.folder(i);
     const bool is_sharded = tables_of(layers[i]).strategy().is_sharded();
     if (is_sharded) {
       tables_of(layers[i]).save_tables(folder, own, where);
@@ -472,7 +459,7 @@ void save_model(
       own.extra = write;
       tables_of(layers[0]).save_tables(directory, own, where);
     } else {
-      save_file(directory, where, write);
+      save_file(place, write);
     }
   };
   if (!layers.empty() && tables_of(layers[0]).strategy().is_sharded()) {
@@ -489,7 +476,7 @@ bool has_model(
     const std::string& where) {
   const Layers layers = layers_of(model);
   return ranks->broadcast(Rendezvous::kLoadCheckpoint, [&] {
-    return find_newest(layers, directory, where).has_value();
+    return find_newest(layers, {directory, where}).has_value();
   });
 }
 
@@ -498,12 +485,12 @@ bool peek_model(
     const std::string& directory,
     const std::string& where,
     const std::function<void(torch::serialize::InputArchive&)>& extra) {
-  const std::optional<std::string> newest =
-      find_newest(layers_of(model), directory, where);
+  const Place place{directory, where};
+  const auto newest = find_newest(layers_of(model), place);
   if (!newest) {
     return false;
   }
-  auto archive = read_rest(directory, *newest, where);
+  auto archive = read_rest(place, *newest);
   extra(archive);
   return true;
 }
@@ -515,10 +502,11 @@ bool load_model(
     const std::string& where,
     const std::function<void(torch::serialize::InputArchive&)>& extra) {
   const Layers layers = layers_of(model);
+  const Place place{directory, where};
   // Rank 0 chooses for all ranks, because a newer checkpoint may appear meanwhile.
   std::optional<std::string> newest;
   const bool is_there = ranks->broadcast(Rendezvous::kLoadCheckpoint, [&] {
-    newest = find_newest(layers, directory, where);
+    newest = find_newest(layers, place);
     return newest.has_value();
   });
   if (!is_there) {
@@ -529,22 +517,19 @@ bool load_model(
   std::vector<NamedTensor> dense;
   std::vector<at::Tensor> values;
   ranks->run_on_all_ranks(Rendezvous::kLoadCheckpoint, [&] {
-    auto archive = read_rest(directory, names[0], where);
-    for (std::string& name : read_layers(archive, directory, where)) {
-      names.push_back(std::move(name));
-    }
+    auto archive = read_rest(place, names[0]);
+    std::ranges::move(read_layers(archive, place), std::back_inserter(names));
     TESSERA_CHECK_VALUE(
         names.size() == std::max<size_t>(1, layers.size()),
-        "{} '{}' was saved from a model with {} layers with tables, but this model has {}. Load into a model with the same layers.",
-        where,
-        directory,
+        "{} was saved from a model with {} layers with tables, but this model has {}. Load into a model with the same layers.",
+        place.text(),
         names.size(),
         layers.size());
-    build_layers(model, archive, directory, where);
+    build_layers(model, archive, place);
     dense = dense_of(model, layers);
-    values = read_dense(dense, archive, directory, where);
+    values = read_dense(dense, archive, place);
     for (size_t i = 0; i < layers.size(); ++i) {
-      check_layer(tables_of(layers[i]), directory, i, names[i], where);
+      check_layer(tables_of(layers[i]), place, i, names[i]);
     }
     if (extra != nullptr) {
       extra(archive);
@@ -553,7 +538,7 @@ bool load_model(
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto load = [&] {
       tables_of(layers[i]).load_tables(
-          folder_of(directory, i), {.checkpoint = names[i]}, where);
+          place.folder(i), {.checkpoint = names[i]}, where);
     };
     if (tables_of(layers[i]).strategy().is_sharded()) {
       load();

@@ -8,6 +8,7 @@
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
+#include <ATen/core/functional.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -126,12 +127,7 @@ std::vector<at::Tensor> parameters_of(
 }
 
 std::string parameter_list(const std::vector<at::Tensor>& parameters) {
-  std::vector<std::string> texts;
-  texts.reserve(parameters.size());
-  for (const at::Tensor& parameter : parameters) {
-    texts.push_back(parameter_text(parameter));
-  }
-  return shorten_all(texts);
+  return shorten_all(c10::fmap(parameters, parameter_text));
 }
 
 void check_gradients(

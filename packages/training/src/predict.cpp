@@ -104,16 +104,9 @@ Predictions predict(Pass& pass, std::optional<Precision> precision) {
     for (size_t i = 0; batches == 0 && i < found.size(); ++i) {
       tasks.push_back({.task = found[i].name});
     }
-    const bool has_same_tasks = std::equal(
-        found.begin(),
-        found.end(),
-        tasks.begin(),
-        tasks.end(),
-        [](const TaskResult& task, const Collected& collected) {
-          return task.name == collected.task;
-        });
     TESSERA_CHECK_VALUE(
-        has_same_tasks,
+        std::ranges::equal(
+            found, tasks, {}, &TaskResult::name, &Collected::task),
         "[predict] batch {} has the tasks [{}], but batch 0 has [{}]. Return the same tasks from each step.",
         batches,
         join_names(found, shortened_name),

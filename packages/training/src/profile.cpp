@@ -55,10 +55,7 @@ constexpr std::array kKnownScopes{
 // Returns the index of a scope in kKnownScopes, or their number for any other scope.
 size_t index_of_scope(std::string_view name) {
   return static_cast<size_t>(
-      std::find_if(
-          kKnownScopes.begin(),
-          kKnownScopes.end(),
-          [&](const KnownScope& known) { return known.name == name; }) -
+      std::ranges::find(kKnownScopes, name, &KnownScope::name) -
       kKnownScopes.begin());
 }
 
@@ -148,10 +145,9 @@ class Profile::Recording {
       return rows;
     }
     std::vector<Total> totals = totals_;
-    std::stable_sort(
-        totals.begin(), totals.end(), [](const Total& a, const Total& b) {
-          return index_of_scope(a.scope) < index_of_scope(b.scope);
-        });
+    std::ranges::stable_sort(totals, {}, [](const Total& total) {
+      return index_of_scope(total.scope);
+    });
     const ProfileClock::duration all =
         std::max(elapsed(), ProfileClock::duration(1));
     const auto add_row = [&](std::string phase, const Total& total) {
@@ -252,9 +248,7 @@ class Profile::Recording {
     auto& own = static_cast<Context&>(*context);
     std::vector<OpenScope>& scopes = open_scopes();
     const auto found =
-        std::find_if(scopes.begin(), scopes.end(), [&](const OpenScope& scope) {
-          return scope.number == own.number;
-        });
+        std::ranges::find(scopes, own.number, &OpenScope::number);
     // Scopes that are not nested are left out. LibTorch has functions that end a scope at
     // any time, on any thread.
     if (found == scopes.end()) {
@@ -280,10 +274,9 @@ class Profile::Recording {
     if (!is_running_) {
       return;
     }
-    auto found =
-        std::find_if(totals_.begin(), totals_.end(), [&](const Total& total) {
-          return total.is_background == is_background && total.scope == scope;
-        });
+    auto found = std::ranges::find_if(totals_, [&](const Total& total) {
+      return total.is_background == is_background && total.scope == scope;
+    });
     if (found == totals_.end()) {
       totals_.push_back(
           {.scope = std::string(scope), .is_background = is_background});

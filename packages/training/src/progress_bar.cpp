@@ -23,15 +23,7 @@ constexpr const char* kSpeed = "speed";
 
 // Formats 1234567 as "1,234,567".
 std::string with_commas(double number) {
-  const std::string digits = fmt::format("{:.0f}", number);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) {
-      text += ',';
-    }
-    text += digits[i];
-  }
-  return text;
+  return fmt::format("{}", fmt::group_digits(std::llrint(number)));
 }
 
 // Formats seconds as "0:07", "12:34" or "1:02:03".

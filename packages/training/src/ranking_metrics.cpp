@@ -74,8 +74,7 @@ bool is_relevant(const RankedItem& item) {
 }
 
 double count_relevant(const std::vector<RankedItem>& items) {
-  return static_cast<double>(
-      std::count_if(items.begin(), items.end(), is_relevant));
+  return static_cast<double>(std::ranges::count_if(items, is_relevant));
 }
 
 std::string name_of(
@@ -84,6 +83,11 @@ std::string name_of(
   return name_or(
       options.name,
       options.k ? kind + "_at_" + std::to_string(*options.k) : kind);
+}
+
+// The number of the first k items of a list.
+size_t count_top(std::optional<int64_t> k, size_t size) {
+  return k ? std::min(size, static_cast<size_t>(*k)) : size;
 }
 
 double discount(size_t index) {
@@ -106,8 +110,7 @@ double hit_of(const RankedList& list) {
 }
 
 double reciprocal_rank_of(const RankedList& list) {
-  const auto first =
-      std::find_if(list.top.begin(), list.top.end(), is_relevant);
+  const auto first = std::ranges::find_if(list.top, is_relevant);
   return first == list.top.end()
       ? 0.0
       : 1.0 / static_cast<double>(first - list.top.begin() + 1);
@@ -161,9 +164,7 @@ double normalized_gain(
     gains.push_back(gain(item));
   }
   // Missed relevant ids are in `rest`, so the best list may be longer than `top`.
-  const size_t count = std::min(
-      gains.size(),
-      static_cast<size_t>(k.value_or(static_cast<int64_t>(gains.size()))));
+  const size_t count = count_top(k, gains.size());
   std::partial_sort(
       gains.begin(),
       gains.begin() + static_cast<std::ptrdiff_t>(count),
@@ -266,10 +267,7 @@ void RankingMetric::add_scores(const StepResult& batch) {
       }
     }
     const TieOrder ties(options_, static_cast<uint64_t>(sums()[kLists]));
-    const size_t count = std::min(
-        order.size(),
-        static_cast<size_t>(
-            options_.k.value_or(static_cast<int64_t>(lists.list))));
+    const size_t count = count_top(options_.k, order.size());
     const auto top = order.begin() + static_cast<std::ptrdiff_t>(count);
     std::partial_sort(order.begin(), top, order.end(), [&](size_t a, size_t b) {
       return scores[a] != scores[b] ? scores[a] > scores[b]
@@ -291,10 +289,7 @@ void RankingMetric::add_ids(const StepResult& batch) {
   const RetrievedIds ids = read_retrieved_ids(batch, where);
   const std::vector<double> weights =
       read_weights(batch.weights, ids.queries(), where);
-  const size_t count = std::min(
-      ids.per_query,
-      static_cast<size_t>(
-          options_.k.value_or(static_cast<int64_t>(ids.per_query))));
+  const size_t count = count_top(options_.k, ids.per_query);
   std::unordered_set<int64_t> missing;
   std::unordered_set<int64_t> seen;
   for (size_t query = 0; query < ids.queries(); ++query) {

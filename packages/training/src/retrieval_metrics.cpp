@@ -5,6 +5,7 @@
 #include "src/common/check.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -42,7 +43,7 @@ void CatalogueCoverage::update_batch(const StepResult& batch) {
   const std::vector<double> counted =
       read_weights(batch.weights, queries, where);
   const size_t count = std::min(per_query, static_cast<size_t>(options_.k));
-  std::vector<int64_t> added;
+  std::set<int64_t> added;
   bool has_queries = has_queries_;
   for (size_t query = 0; query < queries; ++query) {
     if (counted[query] == 0.0) {
@@ -51,12 +52,10 @@ void CatalogueCoverage::update_batch(const StepResult& batch) {
     has_queries = true;
     for (size_t i = query * per_query; i < query * per_query + count; ++i) {
       if (ids[i] >= 0 && !ids_.contains(ids[i])) {
-        added.push_back(ids[i]);
+        added.insert(ids[i]);
       }
     }
   }
-  std::sort(added.begin(), added.end());
-  added.erase(std::unique(added.begin(), added.end()), added.end());
   check_size(ids_.size() + added.size());
   ids_.insert(added.begin(), added.end());
   has_queries_ = has_queries;
@@ -70,10 +69,8 @@ double CatalogueCoverage::result() const {
 
 // Layout: whether there were queries, then two numbers for each id, sorted.
 at::Tensor CatalogueCoverage::state() const {
-  std::vector<int64_t> ids(ids_.begin(), ids_.end());
-  std::sort(ids.begin(), ids.end());
   std::vector<double> numbers{has_queries_ ? 1.0 : 0.0};
-  for (const int64_t id : ids) {
+  for (const int64_t id : std::set(ids_.begin(), ids_.end())) {
     append_id(numbers, id);
   }
   return metric_state(numbers);

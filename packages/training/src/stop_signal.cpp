@@ -87,14 +87,7 @@ const char* StopSignal::name() const {
   if (number != 0) {
     is_reported = true;
   }
-  switch (number) {
-    case SIGINT:
-      return "SIGINT";
-    case SIGTERM:
-      return "SIGTERM";
-    default:
-      return nullptr;
-  }
+  return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : nullptr;
 }
 
 }  // namespace tessera::training

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/training/table_activity.h>
 
-#include <tessera/common/shorten.h>
 #include <tessera/engine/table_module.h>
 
 #include "packages/training/src/ranks.h"

@@ -206,7 +206,7 @@ void TensorBoard::on_epoch_begin(Training& training) {
   const std::shared_ptr<Files> files(new Files{
       .train = EventFile(folder / "train", first_step, kTensorBoard),
       .validation = {}});
-  if (std::any_of(names.begin(), names.end(), is_of_validation)) {
+  if (std::ranges::any_of(names, is_of_validation)) {
     files->validation.emplace(folder / "validation", first_step, kTensorBoard);
   }
   if (repeats_step && last_step_.step == progress.step) {

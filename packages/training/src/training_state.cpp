@@ -79,10 +79,8 @@ const TaskResult& task_of(
     const StepResult& result,
     const Metric& metric,
     const std::string& where) {
-  const auto found = std::find_if(
-      result.tasks.begin(), result.tasks.end(), [&](const TaskResult& task) {
-        return task.name == metric.task();
-      });
+  const auto found =
+      std::ranges::find(result.tasks, metric.task(), &TaskResult::name);
   TESSERA_CHECK_VALUE(
       found != result.tasks.end(),
       "{} the metric '{}' needs the task '{}', but the step gave [{}]. Return a StepResult whose tasks have it.",
