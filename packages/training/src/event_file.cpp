@@ -85,21 +85,6 @@ std::string event_at(int64_t step) {
   return event;
 }
 
-std::string version_event() {
-  std::string event = event_at(0);
-  proto::add_bytes(event, 3, "brain.Event:2");  // file_version
-  return event;
-}
-
-// Makes TensorBoard discard the events of earlier files from `first_step` on.
-std::string start_event(int64_t first_step) {
-  std::string log;
-  proto::add_int(log, 1, 1);  // status: START
-  std::string event = event_at(first_step);
-  proto::add_bytes(event, 7, log);  // session_log
-  return event;
-}
-
 // The limits of the bins of a ValueHistogram.
 const std::vector<double>& all_limits() {
   static const std::vector<double> limits = [] {
@@ -254,8 +239,15 @@ EventFile::EventFile(
   if (!file_.is_open()) {
     fail_to_write(where_, path_, "the file can't be created");
   }
-  pending_ = framed_record(version_event());
-  pending_ += framed_record(start_event(first_step));
+  std::string version = event_at(0);
+  proto::add_bytes(version, 3, "brain.Event:2");  // file_version
+  pending_ = framed_record(version);
+  // Makes TensorBoard discard the events of earlier files from `first_step` on.
+  std::string log;
+  proto::add_int(log, 1, 1);  // status: START
+  std::string start = event_at(first_step);
+  proto::add_bytes(start, 7, log);  // session_log
+  pending_ += framed_record(start);
 }
 
 EventFile::~EventFile() {

@@ -137,15 +137,10 @@ class Timeline {
   }
 
   Axis axis() const {
-    if (has_steps_) {
-      return count_axis(
-          static_cast<double>(history_.steps.front().step),
-          static_cast<double>(history_.steps.back().step));
-    }
-    return history_.epochs.empty() ? Axis()
-                                   : count_axis(
-                                         shown_epoch(history_.epochs.front()),
-                                         shown_epoch(history_.epochs.back()));
+    const auto& records = has_steps_ ? history_.steps : history_.epochs;
+    return records.empty()
+        ? Axis()
+        : count_axis(count_of(records.front()), count_of(records.back()));
   }
 
   // Returns all names, those of epochs first.
@@ -189,6 +184,10 @@ class Timeline {
   }
 
  private:
+  double count_of(const History::Record& record) const {
+    return has_steps_ ? static_cast<double>(record.step) : shown_epoch(record);
+  }
+
   const History& history_;
   bool has_steps_ = false;
 };

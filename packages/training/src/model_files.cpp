@@ -195,6 +195,8 @@ std::vector<at::Tensor> read_dense(
   return values;
 }
 
+// The names of the checkpoints of the layers after the first.
+constexpr const char* kLayers = "layers";
 constexpr const char* kLayerShapes = "layer_shapes";
 
 // Calls visit(path, layer) for the layers whose parameters get their sizes from build().
@@ -293,13 +295,6 @@ torch::serialize::InputArchive read_rest(
   return archive;
 }
 
-// The names of the checkpoints of the layers after the first.
-std::vector<std::string> read_layers(
-    torch::serialize::InputArchive& archive,
-    const Place& place) {
-  return read_names(archive, "layers", place);
-}
-
 // Removes checkpoints that unfinished saves have left in the folders of the layers after
 // the first: those that are newer than the one that the first layer's newest checkpoint
 // names. If they stayed, `keep_last` could delete the named one.
@@ -313,7 +308,7 @@ void remove_orphans(const Place& place, size_t layers) {
   std::vector<std::string> named;
   try {
     auto archive = read_rest(place, complete.back());
-    named = read_layers(archive, place);
+    named = read_names(archive, kLayers, place);
   } catch (const c10::Error&) {
     return;  // without the archive, it is unknown which checkpoints are needed
   }
@@ -447,7 +442,7 @@ void save_model(
   const auto dense = dense_of(model, layers);
   const auto write = [&](torch::serialize::OutputArchive& archive) {
     write_dense(dense, archive);
-    archive.write("layers", c10::IValue(names.dump()));
+    archive.write(kLayers, c10::IValue(names.dump()));
     archive.write(kLayerShapes, c10::IValue(shapes_of_layers(model).dump()));
     if (options.extra != nullptr) {
       options.extra(archive);
@@ -518,7 +513,8 @@ bool load_model(
   std::vector<at::Tensor> values;
   ranks->run_on_all_ranks(Rendezvous::kLoadCheckpoint, [&] {
     auto archive = read_rest(place, names[0]);
-    std::ranges::move(read_layers(archive, place), std::back_inserter(names));
+    std::ranges::move(
+        read_names(archive, kLayers, place), std::back_inserter(names));
     TESSERA_CHECK_VALUE(
         names.size() == std::max<size_t>(1, layers.size()),
         "{} was saved from a model with {} layers with tables, but this model has {}. Load into a model with the same layers.",
