@@ -56,17 +56,6 @@ PartialShape joined_rows(
   return joined_shape(input_shapes, class_name);
 }
 
-MLPOptions expert_options(const MMoEOptions& options) {
-  return {
-      .units = options.expert_units,
-      .activation = options.activation,
-      .final_activation = options.activation};
-}
-
-MLPOptions tower_options(const MMoEOptions& options) {
-  return {.units = options.tower_units, .activation = options.activation};
-}
-
 void check_units(const std::vector<int64_t>& units, const char* name) {
   TESSERA_CHECK_VALUE(
       units.size() <= kMaxParts,
@@ -120,12 +109,19 @@ void MMoEImpl::declare_parameters() {
   std::vector<MLP> towers;
   for (int64_t i = 0; i < options().num_experts; ++i) {
     experts.push_back(register_module(
-        "expert_" + std::to_string(i), MLP(expert_options(options()))));
+        "expert_" + std::to_string(i),
+        MLP(MLPOptions{
+            .units = options().expert_units,
+            .activation = options().activation,
+            .final_activation = options().activation})));
   }
   gates_ = register_module("gates", unsized_linear(/*use_bias=*/false));
   for (int64_t i = 0; !options().tower_units.empty() && i < num_tasks(); ++i) {
     towers.push_back(register_module(
-        "tower_" + std::to_string(i), MLP(tower_options(options()))));
+        "tower_" + std::to_string(i),
+        MLP(MLPOptions{
+            .units = options().tower_units,
+            .activation = options().activation})));
   }
   // In a copy of this layer, the members still hold the layers of the original.
   experts_ = std::move(experts);
