@@ -303,17 +303,13 @@ class CrossGradients {
   size_t parameters_per_layer() const {
     return has_bias_ ? 3 : 2;
   }
-  MutableMatrix sum_of_u(size_t layer, int64_t block) const {
-    return sums_.part(layer * parameters_per_layer(), block);
-  }
-  MutableMatrix sum_of_v(size_t layer, int64_t block) const {
-    return sums_.part(layer * parameters_per_layer() + 1, block);
+  // The sum of the gradients of a layer's u, v or bias, which have the numbers 0 to 2.
+  MutableMatrix sum_of(size_t parameter, size_t layer, int64_t block) const {
+    return sums_.part(layer * parameters_per_layer() + parameter, block);
   }
   // nullptr if it is not needed.
   float* sum_of_bias(size_t layer, int64_t block) const {
-    return has_bias_ && is_training_
-        ? sums_.part(layer * parameters_per_layer() + 2, block).data
-        : nullptr;
+    return has_bias_ && is_training_ ? sum_of(2, layer, block).data : nullptr;
   }
 
   void compute_rows(const Part& part) const {
@@ -385,7 +381,7 @@ class CrossGradients {
       multiply(
           layer.projected.row_range(part.row, part.rows).transposed(),
           factor_gradient,
-          sum_of_v(i, part.block),
+          sum_of(1, i, part.block),
           sum);
     }
     ConstMatrix x = x0_.row_range(part.row, part.rows);
@@ -402,7 +398,7 @@ class CrossGradients {
     }
     if (is_training_) {
       multiply(
-          x.transposed(), projected_gradient, sum_of_u(i, part.block), sum);
+          x.transposed(), projected_gradient, sum_of(0, i, part.block), sum);
     }
   }
 
