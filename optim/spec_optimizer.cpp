@@ -208,11 +208,6 @@ struct SpecOptimizer::Update {
     }
   }
 
-  // Returns false if the kernels can't do this update.
-  bool add_to(DenseUpdate& dense_update) const {
-    return !is_sparse() && dense_update.add(spec, context, gradient, rows);
-  }
-
   // Updates with stock operators.
   void apply() {
     if (!has_rows()) {
@@ -393,7 +388,10 @@ at::Tensor SpecOptimizer::step(LossClosure closure) {
       continue;
     }
     // make_optimizer(layer) promises stock operators.
-    if (!owns_slots_ || !update.add_to(dense_update)) {
+    const bool uses_kernels = owns_slots_ && !update.is_sparse() &&
+        dense_update.add(
+            update.spec, update.context, update.gradient, update.rows);
+    if (!uses_kernels) {
       // The parameter may share memory with earlier ones, so update them first.
       std::exchange(dense_update, {}).run();
       update.apply();
