@@ -6,6 +6,8 @@
 #include "src/common/step_memory.h"
 #include "src/kernels/targets.h"
 
+#include <ATen/core/functional.h>
+
 #include <algorithm>
 #include <type_traits>
 
