@@ -62,11 +62,6 @@ optim::OptimizerSpec dense_optimizer(const Options& options) {
       .initial_accumulator_value = kInitialAccumulator};
 }
 
-tessera::Precision precision_of(const Options& options) {
-  return options.precision == "bfloat16" ? tessera::Precision::kBFloat16
-                                         : tessera::Precision::kFloat32;
-}
-
 ClickModelOptions model_options(
     const FeaturePipeline& pipeline,
     const Options& options) {
@@ -172,7 +167,7 @@ training::History train(
             .predictions = logits,
             .labels = batch.labels};
       },
-      {.precision = precision_of(options)});
+      {.precision = options.precision});
   const auto open = [&] { return Clicks(options.data, pipeline, options); };
   const auto pass = options.in_memory
       ? training::make_pass(read_all(open()), step)
@@ -226,7 +221,7 @@ void evaluate(
                     model->forward(batch.inputs.features, batch.inputs.dense),
                 .labels = batch.labels};
           }),
-      precision_of(options));
+      options.precision);
   report_skipped(clicks.report());
   training::AUC auc;
   auc.update(found.predictions, found.labels);

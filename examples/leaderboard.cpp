@@ -44,6 +44,7 @@ struct Settings {
   int64_t seed = 0;
   int64_t seeds = 3;
   std::map<std::string, std::string> set = {};
+  tessera::Precision precision = tessera::Precision::kFloat32;
   bool baselines = false;
   bool validate = false;
   bool only_show = false;
@@ -114,6 +115,8 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
         }
       },
       "NAME=VALUE: other settings of the model than those of docs/quality.md, such as dropout=0.3 for Beauty, or epochs=2 for a quick try");
+  add_precision(
+      app, settings.precision, "the precision of the models' dense layers");
   app.add_flag("--baselines", settings.baselines, "only the simple methods");
   app.add_flag(
       "--validate",
@@ -196,8 +199,14 @@ std::vector<Input> inputs_of(const Settings& settings) {
 
 // Returns the settings by which a result is found again. For a file of your own they have
 // its checksum, because its contents may change.
-tessera::Json settings_of(const Job& job, const Input& input) {
+tessera::Json settings_of(
+    const Job& job,
+    const Input& input,
+    tessera::Precision precision) {
   tessera::Json settings = job.settings;
+  if (job.has_seeds && precision != tessera::Precision::kFloat32) {
+    settings["precision"] = "bfloat16";
+  }
   if (input.data.name.starts_with("own ") &&
       std::filesystem::is_regular_file(input.paths[0])) {
     settings["sha256"] = sha256_of(input.paths[0], false);
@@ -238,6 +247,9 @@ std::string title_of(const Input& input, const Settings& settings) {
   for (const auto& [name, value] : settings.set) {
     title += ", " + name + "=" + value;
   }
+  if (settings.precision == tessera::Precision::kBFloat16) {
+    title += ", bfloat16";
+  }
   return title;
 }
 
@@ -252,7 +264,13 @@ void write_lists(const Result& result, std::ostream& file) {
 
 // Runs a job that the file does not have. Returns 0, or the signal that stopped the
 // training.
-int run_job(const Job& job, Result key, ResultFile& file, std::ostream* lists) {
+int run_job(
+    const Job& job,
+    Result key,
+    tessera::Precision precision,
+    ResultFile& file,
+    std::ostream* lists) {
+  const tessera::PrecisionScope scope(precision);
   // A signal before the first step stops the training, too. After the last step, it takes
   // effect when the file has the result.
   std::optional<tessera::training::StopSignal> stop_signal;
@@ -300,7 +318,7 @@ int run_jobs(
           .data = name,
           .model = job.model,
           .seed = job.has_seeds ? settings.seed + i : 0,
-          .settings = settings_of(job, input)};
+          .settings = settings_of(job, input, settings.precision)};
       const bool needs_lists =
           lists != nullptr && i == 0 && input.data.task != Task::kRatings;
       if ((needs_lists || file.find(key) == nullptr) && !settings.only_show) {
@@ -310,8 +328,12 @@ int run_jobs(
                     << settings.seeds << ")";
         }
         std::cerr << "\n";
-        if (const int signal =
-                run_job(job, key, file, needs_lists ? lists : nullptr)) {
+        if (const int signal = run_job(
+                job,
+                key,
+                settings.precision,
+                file,
+                needs_lists ? lists : nullptr)) {
           return signal;
         }
       }

@@ -69,6 +69,11 @@ bool has_autocast(const at::Tensor& tensor) {
       at::autocast::is_autocast_enabled(device);
 }
 
+bool have_same_dtype(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() ||
+      (has_autocast(a) && has_autocast(b));
+}
+
 void check_fits(
     const at::Tensor& input,
     const at::Tensor& kernel,
@@ -80,8 +85,7 @@ void check_fits(
       kernel.size(0),
       input.sizes());
   TESSERA_CHECK_TYPE(
-      input.scalar_type() == kernel.scalar_type() ||
-          (has_autocast(input) && has_autocast(kernel)),
+      have_same_dtype(input, kernel),
       "[{}] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
       class_name,
       kernel.scalar_type(),

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <iostream>
+#include <map>
 
 CLI::Range up_to(int64_t max, int64_t min) {
   return {min, max};
@@ -29,6 +30,19 @@ CLI::Option* add_seed(CLI::App& app, int64_t& seed, const std::string& text) {
   return app.add_option("--seed", seed, text)
       ->check(up_to(1'000'000'000, 0))
       ->capture_default_str();
+}
+
+CLI::Option* add_precision(
+    CLI::App& app,
+    tessera::Precision& precision,
+    const std::string& text) {
+  const std::map<std::string, tessera::Precision> names{
+      {"float32", tessera::Precision::kFloat32},
+      {"bfloat16", tessera::Precision::kBFloat16}};
+  return app.add_option("--precision", precision, text)
+      ->transform(
+          CLI::CheckedTransformer(names).description("{float32,bfloat16}"))
+      ->default_str("float32");
 }
 
 CLI::Option* add_output(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/precision.h>
+
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
@@ -23,6 +25,12 @@ CLI::Option* add_count(
 
 /// Adds the option --seed, an integer >= 0.
 CLI::Option* add_seed(CLI::App& app, int64_t& seed, const std::string& text);
+
+/// Adds the option --precision, which is float32 or bfloat16.
+CLI::Option* add_precision(
+    CLI::App& app,
+    tessera::Precision& precision,
+    const std::string& text);
 
 /// Adds an option for a file or folder that the program writes.
 CLI::Option* add_output(

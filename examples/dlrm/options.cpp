@@ -100,12 +100,10 @@ void add_training(CLI::App& app, Options& options) {
          "learning rate of dense weights")
       ->check(rate_problem)
       ->capture_default_str();
-  app.add_option(
-         "--precision",
-         options.precision,
-         "of the products of dense layers and of the activations between them")
-      ->check(CLI::IsMember({"float32", "bfloat16"}))
-      ->capture_default_str();
+  add_precision(
+      app,
+      options.precision,
+      "of the products of dense layers and of the activations between them");
   add_seed(app, options.seed, "seed of the initial values");
   app.add_flag(
       "--in-memory",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/common/json.h>
+#include <tessera/common/precision.h>
 
 #include <nlohmann/json.hpp>
 
@@ -27,7 +28,7 @@ struct Options {
   std::string optimizer = "adagrad";
   double learning_rate = 0.1;  // for tables
   double dense_learning_rate = 0.03;
-  std::string precision = "float32";
+  tessera::Precision precision = tessera::Precision::kFloat32;
   int64_t seed = 0;
   std::string malformed = "error";
   std::optional<int64_t> max_malformed = {};

@@ -167,8 +167,7 @@ std::vector<at::Tensor> checked_inputs(
     tensors.push_back(is_frozen ? leaf.clone() : leaf);  // for backward
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     TESSERA_CHECK_TYPE(
-        leaf.scalar_type() == tensors[0].scalar_type() ||
-            (has_autocast(leaf) && has_autocast(tensors[0])),
+        have_same_dtype(leaf, tensors[0]),
         "[{}] all inputs must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
         input_name(path, class_name),
         leaf.scalar_type(),
@@ -192,6 +191,19 @@ void check_columns(
       class_name,
       columns,
       sum);
+}
+
+void check_fits(
+    const std::vector<at::Tensor>& inputs,
+    const at::Tensor& weight,
+    const std::string& class_name) {
+  check_columns(inputs, weight.size(1), class_name);
+  TESSERA_CHECK_TYPE(
+      have_same_dtype(inputs[0], weight),
+      "[{}] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
+      class_name,
+      weight.scalar_type(),
+      inputs[0].scalar_type());
 }
 
 bool differ_in_batch(const std::vector<at::Tensor>& tensors) {

@@ -61,6 +61,12 @@ void check_columns(
     const std::vector<at::Tensor>& inputs,
     int64_t columns,
     const std::string& class_name);
+/// The same for the weight [units, columns] of a layer.
+/// Errors:  also c10::TypeError for another dtype than the weight's, without autocast.
+void check_fits(
+    const std::vector<at::Tensor>& inputs,
+    const at::Tensor& weight,
+    const std::string& class_name);
 
 /// Returns whether the batch sizes of the tensors differ.
 bool differ_in_batch(const std::vector<at::Tensor>& tensors);

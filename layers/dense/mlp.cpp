@@ -81,13 +81,7 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
       checked_inputs(inputs, kClassName, joined_shape);
   build_on_first_call(inputs);
   const at::Tensor& weight = layers_[0]->weight;
-  check_columns(tensors, weight.size(1), kClassName);
-  TESSERA_CHECK_TYPE(
-      tensors[0].scalar_type() == weight.scalar_type() ||
-          (has_autocast(tensors[0]) && has_autocast(weight)),
-      "[MLP] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
-      weight.scalar_type(),
-      tensors[0].scalar_type());
+  check_fits(tensors, weight, kClassName);
 
   JoinedProduct first = without_single_rows(
       {.inputs = std::move(tensors),

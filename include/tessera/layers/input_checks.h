@@ -35,6 +35,10 @@ void check_floating(
 /// leaves doubles as they are.
 bool has_autocast(const at::Tensor& tensor);
 
+/// Returns whether LibTorch's operators take both tensors: they have the same dtype, or
+/// autocast chooses it.
+bool have_same_dtype(const at::Tensor& a, const at::Tensor& b);
+
 /// Errors:  c10::ValueError unless the last size of `input` is the dim of
 ///          `kernel` [dim, ...]; c10::TypeError for another dtype than the kernel's, unless
 ///          autocast is on.

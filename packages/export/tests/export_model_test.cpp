@@ -2,11 +2,18 @@
 // Export of whole models, with tables and dense weights, to TorchScript.
 #include <tessera/common/precision.h>
 #include <tessera/export/pt2_program.h>
+#include <tessera/layers/dense/mlp.h>
+#include <tessera/layers/dense/multi_layer_dcn.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
 
 #include "packages/export/tests/export_test_util.h"
+
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <string_view>
 
 namespace tessera::test::export_model_test {
 
@@ -108,6 +115,91 @@ TEST(ExportModelTest, AFileComputesInFloat32) {
   model->eval();
   expect_same_results(
       loaded, *model, five_examples(), at::rand({5, 2}), floats({3}));
+}
+
+/// Own layers, of which one has few weights.
+struct OwnLayersImpl : torch::nn::Module {
+  OwnLayersImpl() {
+    embedding =
+        register_module("embedding", user_item_embedding(Strategy::fused()));
+    crosses = register_module(
+        "crosses",
+        MultiLayerDCN(
+            MultiLayerDCNOptions{.projection_dim = 64, .num_layers = 2}));
+    tower = register_module("tower", MLP(MLPOptions{.units = {64, 64, 1}}));
+  }
+
+  at::Tensor forward(const Features& features) {
+    return tower->forward(crosses->forward(embedding->forward(features)))
+        .squeeze(1);
+  }
+
+  TPUEmbedding embedding{nullptr};
+  MultiLayerDCN crosses{nullptr};
+  MLP tower{nullptr};
+};
+TORCH_MODULE(OwnLayers);
+
+int64_t products_in_bfloat16(const std::function<void()>& function) {
+  static std::atomic<int64_t> products;
+  products = 0;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(
+          [](const at::RecordFunction& function)
+              -> std::unique_ptr<at::ObserverContext> {
+            const std::string_view name = function.name();
+            if (name == "aten::mm" || name == "aten::addmm" ||
+                name == "aten::linear") {
+              for (const c10::IValue& input : function.inputs()) {
+                if (input.isTensor() && input.toTensor().defined() &&
+                    input.toTensor().scalar_type() == at::kBFloat16) {
+                  ++products;
+                  break;
+                }
+              }
+            }
+            return nullptr;
+          })
+          .needsInputs(true));
+  function();
+  at::removeCallback(handle);
+  return products;
+}
+
+TEST(ExportModelTest, AFileComputesInThePrecisionOfItsOptions) {
+  OwnLayers model;
+  const Features example = three_examples();
+  model->forward(example);
+  const at::NoGradGuard no_grad;
+  model->eval();
+  const at::Tensor exact = model->forward(five_examples());
+  for (const Precision precision :
+       {Precision::kFloat32, Precision::kBFloat16}) {
+    const bool is_rounded = precision == Precision::kBFloat16;
+    const double tolerance = is_rounded ? 0.02 : 1e-5;
+    torch::jit::Module script =
+        export_model(model, {.features = example}, {.precision = precision});
+    const std::string path = new_file();
+    export_pt2(model, path, {.features = example}, {.precision = precision});
+    const Pt2Program program(path);
+    for (const auto& [name, weight] : program.state_dict()) {
+      EXPECT_EQ(weight.scalar_type(), at::kFloat) << name;
+    }
+    at::Tensor scores;
+    EXPECT_EQ(
+        products_in_bfloat16(
+            [&] { scores = run_ranker(script, five_examples(), {}); }) > 0,
+        is_rounded);
+    EXPECT_EQ(scores.scalar_type(), at::kFloat);
+    expect_close(scores, exact, tolerance, tolerance);
+    EXPECT_EQ(
+        products_in_bfloat16([&] {
+          scores = program.run(arguments_of(five_examples()))[0];
+        }) > 0,
+        is_rounded);
+    EXPECT_EQ(scores.scalar_type(), at::kFloat);
+    expect_close(scores, exact, tolerance, tolerance);
+  }
 }
 
 TEST(ExportModelTest, AConvertedModelKeepsItsDtype) {

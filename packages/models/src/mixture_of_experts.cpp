@@ -147,14 +147,7 @@ Nest<at::Tensor> MMoEImpl::forward(const Nest<at::Tensor>& inputs) {
   const std::vector<at::Tensor> tensors =
       checked_inputs(inputs, kClassName, joined_rows);
   build_on_first_call(inputs);
-  const at::Tensor& weight = gates_->weight;
-  check_columns(tensors, weight.size(1), kClassName);
-  TESSERA_CHECK_TYPE(
-      tensors[0].scalar_type() == weight.scalar_type() ||
-          (has_autocast(tensors[0]) && has_autocast(weight)),
-      "[MMoE] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
-      weight.scalar_type(),
-      tensors[0].scalar_type());
+  check_fits(tensors, gates_->weight, kClassName);
 
   const at::Tensor x = joined(tensors);
   std::vector<at::Tensor> outputs_of_experts;

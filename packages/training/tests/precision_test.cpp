@@ -3,6 +3,8 @@
 #include <tessera/common/precision.h>
 #include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/dense/multi_layer_dcn.h>
+#include <tessera/layers/prefetch.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/training/predict.h>
 #include <tessera/training/train_step.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -12,6 +14,8 @@
 
 #include <ATen/record_function.h>
 
+#include <limits>
+#include <map>
 #include <stdexcept>
 #include <thread>
 
@@ -248,6 +252,120 @@ TEST(PrecisionTest, FitEvaluateAndPredictHaveIt) {
   evaluate(*make_pass(batches, loss_of));
   predict(*make_pass(batches, loss_of));
   EXPECT_EQ(seen, std::vector<bool>(3, false));
+}
+
+/// The tables after some steps of a tower on two tables of this kind.
+std::map<std::string, at::Tensor> tables_after(
+    const TableConfig& kind,
+    const Strategy& strategy,
+    Precision precision,
+    bool has_prefetch = false) {
+  TableConfig users = kind;
+  TableConfig movies = kind;
+  users.name = "users";
+  movies.name = "movies";
+  at::manual_seed(3);
+  TPUEmbedding embedding(TPUEmbeddingOptions{
+      .features = {{"user", feature_of(users)}, {"movie", feature_of(movies)}},
+      .optimizer = optim::Adagrad{.learning_rate = 0.1},
+      .strategy = strategy});
+  MLP tower(MLPOptions{.units = {32, 1}});
+  tower->build(PartialShape{std::nullopt, 2 * kind.dim});
+  std::vector<at::Tensor> parameters = tower->parameters();
+  for (const at::Tensor& parameter : embedding->parameters()) {
+    parameters.push_back(parameter);
+  }
+  torch::optim::Adam optimizer(parameters, 0.01);
+  const auto features_of = [](const ClickBatch& batch) {
+    return Features{{"user", batch.user}, {"movie", batch.movie}};
+  };
+  const auto loss_of = [&](const ClickBatch& batch,
+                           const Nest<at::Tensor>& activations) {
+    activations.for_each([&](const std::string&, const at::Tensor& rows) {
+      EXPECT_EQ(rows.scalar_type(), at::kFloat);
+    });
+    return at::binary_cross_entropy_with_logits(
+        tower->forward(activations).squeeze(1), batch.click);
+  };
+  const TrainStepOptions options{.precision = precision};
+  const auto batches = click_batches(40, 1);
+  if (has_prefetch) {
+    auto step = make_train_step(
+        optimizer,
+        [&](const auto& item) { return loss_of(item.first, item.second); },
+        options);
+    for (const auto& item : prefetch(batches, embedding, features_of)) {
+      step(std::pair(item.batch, item.activations));
+    }
+  } else {
+    auto step = make_train_step(
+        optimizer,
+        [&](const ClickBatch& batch) {
+          return loss_of(batch, embedding->forward(features_of(batch)));
+        },
+        options);
+    for (const ClickBatch& batch : batches) {
+      step(batch);
+    }
+  }
+  std::map<std::string, at::Tensor> tables;
+  for (const EmbeddingTables::Entry& table : embedding->embedding_tables()) {
+    tables.emplace(table.name, table.parameters.clone());
+  }
+  return tables;
+}
+
+TEST(PrecisionTest, TablesOfAllKindsTrainInBFloat16) {
+  const Threads two(2);
+  const TableConfig plain{.vocabulary_size = 20, .dim = 4};
+  TableConfig bfloat16 = plain;
+  bfloat16.dtype = at::kBFloat16;
+  TableConfig half = plain;
+  half.dtype = at::kHalf;
+  const TableConfig keys{.dim = 4, .keys = DynamicKeys{.capacity = 100}};
+  const std::vector<std::pair<TableConfig, Strategy>> kinds{
+      {plain, Strategy::fused()},
+      {plain, Strategy::host()},
+      {plain, Strategy::padded()},
+      {bfloat16, Strategy::fused()},
+      {half, Strategy::fused()},
+      {keys, Strategy::fused()}};
+  for (const auto& [kind, strategy] : kinds) {
+    const auto exact = tables_after(kind, strategy, Precision::kFloat32);
+    const auto rounded = tables_after(kind, strategy, Precision::kBFloat16);
+    for (const auto& [name, rows] : exact) {
+      EXPECT_EQ(rounded.at(name).scalar_type(), kind.dtype);
+      EXPECT_FALSE(rounded.at(name).equal(rows)) << name;
+      expect_close(
+          rounded.at(name).to(at::kFloat), rows.to(at::kFloat), 0.05, 0.05);
+    }
+  }
+  const auto at_once =
+      tables_after(plain, Strategy::fused(), Precision::kBFloat16);
+  const auto ahead =
+      tables_after(plain, Strategy::fused(), Precision::kBFloat16, true);
+  for (const auto& [name, rows] : at_once) {
+    expect_close(ahead.at(name), rows, 0.05, 0.05);
+  }
+}
+
+TEST(PrecisionTest, AGradientThatIsNotFiniteIsNamed) {
+  CrossModel model;
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  auto step = make_train_step(
+      optimizer,
+      [&](const ClickBatch& batch) {
+        const at::Tensor logits = model->forward(batch);
+        logits.register_hook([](const at::Tensor& gradient) {
+          return gradient * std::numeric_limits<float>::infinity();
+        });
+        return logits.sum();
+      },
+      {.precision = Precision::kBFloat16});
+  const at::Tensor before = model->tower->parameters()[0].clone();
+  EXPECT_VALUE_ERROR(
+      fit(click_batches(1, 1), step, {.model = model}), "must be finite");
+  EXPECT_TRUE(model->tower->parameters()[0].equal(before));
 }
 
 TEST(PrecisionTest, RefusesAModelOfBFloat16) {

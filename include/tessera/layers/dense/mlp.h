@@ -57,6 +57,9 @@ struct MLPOptions {
 /// layers, such as three of 1000 units, have one block, and all threads share each product.
 /// On processors that are not AMD's, LibTorch's operators compute them.
 ///
+/// Under autocast, an MLP of small layers stays in float32, and so does a last layer of at
+/// most 16 units, because rounded logits would often be equal.
+///
 /// The backward pass reads the inputs, so don't change them in place before it.
 ///
 /// Parameters:  `linear_0.weight` [units[0], n], `linear_0.bias` [units[0]],

@@ -192,6 +192,7 @@ struct Source {
   bool returns_list = false;
   /// The outputs that the file must give.
   exporting::Outputs outputs = {};
+  Precision precision = Precision::kFloat32;
   /// The path and the part of each input after features and weights. Empty: "input_0", ...
   InputNames input_names = {};
   std::vector<std::string> output_names = {};
@@ -351,7 +352,8 @@ void compare(
         ? "an error: " + actual.refusal
         : "a result where the model has an error: " + expected.refusal;
   } else if (!actual.is_refused) {
-    problem = exporting::difference(actual.outputs, expected.outputs);
+    problem = exporting::difference(
+        actual.outputs, expected.outputs, source.precision);
   }
   TESSERA_CHECK_VALUE(
       problem.empty(),
@@ -566,8 +568,10 @@ Pt2Signature write_model(
     exporting::TracedModel::Layers& layers,
     AtomicFile& file,
     const ExportExample& example,
+    Precision precision,
     InputNames input_names) {
   Source source;
+  source.precision = precision;
   source.weights = named_weights(model.module, layers, kPt2Where);
   for (auto& [state, layer] : layers) {
     source.layers.push_back(&layer);
@@ -633,6 +637,7 @@ Pt2Signature detail::export_pt2(
       traced.find_layers(parts),
       scope.file,
       parts,
+      options.precision,
       /*input_names=*/{});
 }
 
@@ -640,15 +645,22 @@ Pt2Signature detail::export_dense_pt2(
     const ExportedModel& model,
     const std::string& path,
     const ExportExample& example,
-    const std::vector<std::string>& input_names) {
+    const std::vector<std::string>& input_names,
+    Precision precision) {
   exporting::ExportScope scope(path, kDenseWhere, &model.module);
   const exporting::DensePart dense(model, example, input_names, kDenseWhere);
-  const ExportOptions options;
+  const ExportOptions options{.precision = precision};
   exporting::TracedModel traced(
       dense.model(), options, exporting::Conversion::kNow, kDenseWhere);
   exporting::TracedModel::Layers none;
   return write_model(
-      dense.model(), traced, none, scope.file, dense.example(), dense.inputs());
+      dense.model(),
+      traced,
+      none,
+      scope.file,
+      dense.example(),
+      precision,
+      dense.inputs());
 }
 
 }  // namespace tessera

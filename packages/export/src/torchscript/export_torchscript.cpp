@@ -339,6 +339,7 @@ void detail::export_torchscript(
       [&](const ExportExample& batch) {
         return exporting::run_model(loaded, model, batch);
       },
+      options.precision,
       kWhere);
   scope.file.commit();
 }

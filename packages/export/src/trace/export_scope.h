@@ -58,7 +58,8 @@ struct ExportScope {
   AtomicFile file;
   ClassicLocale locale;  // LibTorch prints TorchScript and numbers with streams
   at::NoGradGuard no_grad;
-  PrecisionScope precision{Precision::kFloat32};  // of the files
+  PrecisionScope precision{
+      Precision::kFloat32};  // of lookups and of the file's results
   std::optional<ModeGuard> modes;
 };
 

@@ -220,6 +220,10 @@ void write_layer(
       "{} the activations of an exported layer must be float32, but they are {}. Call to(torch::kFloat) before the export, or export the whole model.",
       where,
       c10::toString(tables->activation_dtype()));
+  TESSERA_CHECK_VALUE(
+      options.precision == Precision::kFloat32,
+      "{} options.precision must be kFloat32 for a layer alone, which sums rows in float32. Leave it out, or export a model with dense layers.",
+      where);
   tables->wait_for_lookups();
   tables->read_state([&](const EmbeddingState& state) {
     ExportScope scope(path, where);

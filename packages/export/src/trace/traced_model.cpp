@@ -63,7 +63,7 @@ TracedModel::TracedModel(
 
 std::vector<at::Tensor> TracedModel::outputs(const ExportExample& batch) {
   const ForwardInterception interception = intercept(lookup_all);
-  return model_.forward(batch);
+  return forward(batch);
 }
 
 template <class LookUp>
@@ -74,6 +74,7 @@ ForwardInterception TracedModel::intercept(LookUp look_up) {
                                  const auto& features,
                                  const auto& weights) {
     check_has_all(structure, features);
+    const PrecisionScope of_lookups(Precision::kFloat32);
     return look_up(layer_of(state, structure), features, weights);
   });
 }
@@ -121,7 +122,7 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
   const ForwardInterception interception = intercept_records(record_lookup);
   const auto graph = record_graph(
       flatten(example),
-      [&](const auto& tensors) { return forward(example, tensors); },
+      [&](const auto& tensors) { return forward(unflatten(example, tensors)); },
       {.returns_list = model_.returns_list, .root = &root, .where = where_});
   jit::EliminateDeadCode(graph);
   check_filled(*graph, where_);
@@ -134,10 +135,9 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
   return graph;
 }
 
-std::vector<at::Tensor> TracedModel::forward(
-    const ExportExample& example,
-    const std::vector<at::Tensor>& tensors) const {
-  return model_.forward(unflatten(example, tensors));
+std::vector<at::Tensor> TracedModel::forward(const ExportExample& batch) const {
+  const PrecisionScope scope(options_.precision);
+  return model_.forward(batch);
 }
 
 std::shared_ptr<jit::Graph> TracedModel::record(
@@ -149,7 +149,7 @@ std::shared_ptr<jit::Graph> TracedModel::record(
   return record_operators(
       weights,
       flatten(example),
-      [&](const auto& tensors) { return forward(example, tensors); },
+      [&](const auto& tensors) { return forward(unflatten(example, tensors)); },
       checks,
       where_);
 }

@@ -85,9 +85,7 @@ class TracedModel {
       const Features& features,
       const Weights& weights,
       const RecordLookup& record_lookup) const;
-  std::vector<at::Tensor> forward(
-      const ExportExample& example,
-      const std::vector<at::Tensor>& tensors) const;
+  std::vector<at::Tensor> forward(const ExportExample& batch) const;
   void check_is_known(const std::string& path, const at::Tensor& tensor) const;
 
   const detail::ExportedModel& model_;

@@ -31,10 +31,12 @@ void check_embedding(const ExportedLayer& layer, const FileLookup& file_lookup);
 /// only one batch size.
 bool has_output_shape(const torch::nn::Module& model);
 
-/// How the file's outputs differ from the model's. Empty if they do not.
+/// How the file's outputs differ from the model's. Empty if they do not, except for the
+/// rounding of a precision.
 std::string difference(
     const std::vector<at::Tensor>& actual,
-    const std::vector<at::Tensor>& expected);
+    const std::vector<at::Tensor>& expected,
+    Precision precision);
 
 /// Computes the outputs of a model, or of its file, for a batch from to_parts().
 using Outputs =
@@ -48,6 +50,7 @@ void check_model(
     const ExportExample& example,
     const Outputs& model_outputs,
     const Outputs& file_outputs,
+    Precision precision,
     const std::string& where);
 
 }  // namespace tessera::exporting

@@ -26,7 +26,8 @@ Pt2Signature export_dense_pt2(
     const ExportedModel& model,
     const std::string& path,
     const ExportExample& example,
-    const std::vector<std::string>& input_names);
+    const std::vector<std::string>& input_names,
+    Precision precision);
 
 }  // namespace detail
 
@@ -137,7 +138,7 @@ requires(!detail::HasTables<Holder>) Pt2Signature export_pt2(
 /// forward() may look up some of the features by forward_partial(), such as those of one
 /// tower. It must not read ids, nor the row_splits of candidates. Weights have the names
 /// that named_parameters() and named_buffers() give them, so Pt2Program::with_weights()
-/// can replace them.
+/// can replace them. They have float32 in either precision, see ExportOptions::precision.
 /// Errors:  those of a whole model; c10::NotImplementedError for feature weights, sparse
 ///          features, and an output_shape; c10::ValueError for wrong numbers of
 ///          rows, and for a forward() that reads ids.
@@ -146,13 +147,14 @@ Pt2Signature export_dense_pt2(
     Holder model,
     const std::string& path,
     const ExportExample& example,
-    const std::vector<std::string>& input_names = {}) {
+    const std::vector<std::string>& input_names = {},
+    Precision precision = Precision::kFloat32) {
   TORCH_CHECK_VALUE(
       static_cast<bool>(model),
       "[export_dense_pt2] expected a model, but got an empty holder. Make the "
       "model before the export.");
   return detail::export_dense_pt2(
-      detail::exported_model(*model), path, example, input_names);
+      detail::exported_model(*model), path, example, input_names, precision);
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <tessera/common/precision.h>
 #include <tessera/engine/table_module.h>
 #include <tessera/features/feature.h>
 #include <torch/nn/module.h>
@@ -31,6 +32,9 @@ struct ExportOptions {
   /// stores int8 with a scale and an offset per row. Unset: the dtype of each table in
   /// the layer. Sums are float32 in any case.
   std::optional<at::ScalarType> dtype = {};
+  /// The precision in which the file computes what follows the lookups. With kBFloat16, the
+  /// file has float32 weights and converts them in each call. A layer alone has no such part.
+  Precision precision = Precision::kFloat32;
 
   bool operator==(const ExportOptions&) const = default;
 };
