@@ -79,7 +79,8 @@ void PartialTPUEmbeddingImpl::reset() {
         .apply = options().apply,
         .seed = options().seed,
         .missing_slots = options().missing_slots,
-        .non_finite_gradients = options().non_finite_gradients});
+        .non_finite_gradients = options().non_finite_gradients,
+        .check_memory = options().check_memory});
   };
   if (!halves.tpu.empty()) {
     tpu_ =

@@ -12,6 +12,7 @@
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/forward_interception.h"
+#include "src/engine/memory_plan.h"
 #include "src/engine/serving_lookup.h"
 #include "src/engine/strategies/embedding_strategy.h"
 #include "src/engine/table_summary.h"
@@ -36,6 +37,8 @@ constexpr std::array<torch::Dtype, 4> kActivationDtypes = {
     torch::kBFloat16,
     torch::kFloat16};
 
+constexpr const char* kOptions = "[TPUEmbeddingOptions]";
+
 void check_device(
     const std::optional<torch::Device>& device,
     const char* method) {
@@ -57,6 +60,19 @@ struct TPUEmbeddingImpl::Request {
   std::optional<Nest<size_t>> part = {};
 };
 
+MemoryPlan memory_plan(const TPUEmbeddingOptions& options, int64_t batch_size) {
+  TESSERA_CHECK_VALUE(
+      batch_size >= 0,
+      "[memory_plan] batch_size must be >= 0, but got {}. Pass the examples of a batch, or 0 for the tables alone.",
+      batch_size);
+  const EmbeddingState state = describe_shards(
+      options.features,
+      options.optimizer,
+      kOptions,
+      shards_under(options.strategy));
+  return plan_memory(state, slots_under(options.strategy), batch_size);
+}
+
 TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
     : torch::nn::Module("tessera::TPUEmbedding"), options_(std::move(options)) {
   configure_ranks(options_.strategy, [&] {
@@ -65,8 +81,9 @@ TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
         options_.optimizer,
         options_.seed,
         slots_under(options_.strategy),
-        "[TPUEmbeddingOptions]",
-        shards_under(options_.strategy))));
+        kOptions,
+        shards_under(options_.strategy),
+        options_.check_memory)));
     state_->missing_slots = options_.missing_slots;
     state_->non_finite_gradients = options_.non_finite_gradients;
     return fmt::format(

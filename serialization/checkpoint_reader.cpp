@@ -10,6 +10,7 @@
 #include "src/common/names.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
+#include "src/tables/table_memory.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -560,7 +561,31 @@ void CheckpointReader::copy_key_rows(
       });
     }
   };
-  copy("parameters", table.parameters);
+  if (entry.saved_dtype == table.parameters.scalar_type()) {
+    copy("parameters", table.parameters);
+  } else {
+    const at::ScalarType dtype = table.parameters.scalar_type();
+    at::Tensor saved = reserve_rows(
+        table.parameters.size(0),
+        stored_columns(table.config->dim, entry.saved_dtype),
+        entry.saved_dtype,
+        "the rows of table '" + shorten(table.name) + "' to convert",
+        /*touched_rows=*/0);
+    copy("parameters", saved);
+    constexpr size_t kRowsAtOnce = size_t{1} << 16;
+    for (size_t begin = 0; begin < rows.size(); begin += kRowsAtOnce) {
+      const size_t end = std::min(rows.size(), begin + kRowsAtOnce);
+      const at::Tensor some = at::tensor(
+          std::vector<int64_t>(
+              rows.begin() + static_cast<std::ptrdiff_t>(begin),
+              rows.begin() + static_cast<std::ptrdiff_t>(end)),
+          at::kLong);
+      table.parameters.index_copy_(
+          0,
+          some,
+          rows_of_dtype(float_rows(saved.index_select(0, some)), dtype));
+    }
+  }
   for (size_t i = 0; i < entry.slots.size(); ++i) {
     copy(entry.slots[i], table.slots[i].values);
   }
@@ -648,7 +673,7 @@ AccumulatedGradients CheckpointReader::read_accumulated(
     size_t table,
     const TableState& to) const {
   const ManifestTable& entry = table_of(chain_.size() - 1, table);
-  const int64_t dim = entry.tensors[0].shape.back();
+  const int64_t dim = entry.tensors[0].dim();
   // Each rank has written one part, and the rows of the parts may interleave.
   std::vector<at::Tensor> rows{at::empty({0}, at::kLong)};
   std::vector<at::Tensor> sums{at::empty({0, dim}, at::kFloat)};
@@ -696,10 +721,11 @@ void load_checkpoint(
       random_key(
           0,
           fmt::format(
-              "{} {} {} {} {}",
+              "{} {} {} {} {} {}",
               fmt::join(options.tables, ","),
               options.slots,
               options.grown,
+              options.convert_rows,
               options.checkpoint,
               options.extra != nullptr)),
       "loads with other LoadOptions. Use the same on all ranks.");

@@ -10,6 +10,7 @@
 #include "src/common/check.h"
 #include "src/common/names.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,13 +22,16 @@ namespace tessera {
 
 namespace {
 
+bool is_of_rows(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf ||
+      dtype == at::kChar;
+}
+
 std::string to_string(const SavedTensor& tensor) {
-  const bool is_tables = tensor.dtype == at::kFloat ||
-      tensor.dtype == at::kBFloat16 || tensor.dtype == at::kHalf;
   return fmt::format(
       "{} [{}]",
-      is_tables ? tessera::to_string(tensor.dtype)
-                : c10::toString(tensor.dtype),
+      is_of_rows(tensor.dtype) ? tessera::to_string(tensor.dtype)
+                               : c10::toString(tensor.dtype),
       fmt::join(tensor.shape, ", "));
 }
 
@@ -202,6 +206,11 @@ class LoadPlanner {
     SavedTensor expected{
         .key = key, .dtype = to.scalar_type(), .shape = to.sizes().vec()};
     expected.shape[0] = rows;
+    if (options_.convert_rows && key == "parameters" &&
+        is_of_rows(found->dtype)) {
+      expected.dtype = found->dtype;
+      expected.shape[1] = stored_columns(table.config->dim, found->dtype);
+    }
     std::vector<int64_t> shape = found->shape;
     if (may_have_fewer && !shape.empty() && shape[0] < rows) {
       shape[0] = rows;
@@ -256,6 +265,7 @@ class LoadPlanner {
          .to = static_cast<size_t>(&table - state_.tables.data()),
          .slots = std::move(slots),
          .has_saved_keys = find_tensor(saved, kSavedKeys) != nullptr,
+         .saved_dtype = parameters == nullptr ? at::kFloat : parameters->dtype,
          .later_updates = loads_counter()
              ? 0
              : state_.passes / steps - saved_.passes / steps});
@@ -394,11 +404,16 @@ class LoadPlanner {
     if (found == nullptr) {
       return;
     }
-    plan_.copies.push_back(
-        {.table = static_cast<size_t>(&saved - saved_.tables.data()),
-         .key = key,
-         .to = to.slice(0, 0, table.rows.count_before(found->shape[0])),
-         .rows = table.rows.numbers});
+    LoadPlan::Copy copy{
+        .table = static_cast<size_t>(&saved - saved_.tables.data()),
+        .key = key,
+        .to = to.slice(0, 0, table.rows.count_before(found->shape[0])),
+        .rows = table.rows.numbers};
+    if (found->dtype != to.scalar_type()) {
+      copy.converted = std::exchange(
+          copy.to, at::empty({copy.to.size(0), found->shape[1]}, found->dtype));
+    }
+    plan_.copies.push_back(std::move(copy));
   }
 
   const EmbeddingState& state_;
@@ -412,6 +427,11 @@ class LoadPlanner {
 }  // namespace
 
 void LoadPlan::finish(EmbeddingState& state) const {
+  for (const Copy& copy : copies) {
+    if (copy.converted.defined()) {
+      assign_rows(copy.converted, float_rows(copy.to));
+    }
+  }
   for (const EarlierSlots& earlier : earlier_slots) {
     optim::convert_earlier_slots(
         *state.tables[earlier.to].optimizer, earlier.slots);

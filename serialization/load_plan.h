@@ -43,6 +43,8 @@ struct LoadPlan {
     std::string key = {};
     at::Tensor to = {};  // the first local rows of the layer's tensor
     kernels::RowNumbers rows = {};  // their numbers in the whole table
+    /// The rows of the layer if they have another dtype. `to` is then other memory.
+    at::Tensor converted = {};
   };
 
   /// Accumulated gradients. The function that carries out the plan reads them.
@@ -61,6 +63,7 @@ struct LoadPlan {
     std::vector<std::string> slots = {};
     /// If true, the file has keys. Otherwise, its row numbers become the keys.
     bool has_saved_keys = false;
+    at::ScalarType saved_dtype = at::kFloat;  // of the rows
     /// If the layer keeps its own number of updates: how much larger this number is than
     /// the saved one. 0 if the layer loads the saved number.
     int64_t later_updates = 0;
@@ -89,7 +92,8 @@ struct LoadPlan {
   /// The function that the user called, for warnings.
   std::string where = {};
 
-  /// Converts earlier slots, and changes the rest of the state. Call this after the copies.
+  /// Converts rows of another dtype and earlier slots, and changes the rest of the state.
+  /// Call this after the copies.
   void finish(EmbeddingState& state) const;
 };
 

@@ -19,6 +19,7 @@
 #include <set>
 
 #include "src/common/check.h"
+#include "src/tables/table_state.h"
 
 namespace tessera {
 
@@ -261,8 +262,7 @@ class ManifestCheck {
               part.count <=
                   (has_keys ? part.collected->count : parameters.shape[0]),
           "the number of rows with accumulated gradients must be in [0, number of rows]");
-      const int64_t width =
-          parameters.shape.size() == 1 ? 1 : parameters.shape[1];
+      const int64_t width = parameters.dim();
       constexpr const char* kProblem =
           "the size of a file of accumulated gradients does not fit its rows";
       check_numbers<uint32_t>(part.rows, part.count, kProblem);
@@ -279,7 +279,9 @@ class ManifestCheck {
     if (has_keys && tensor.name == kKeyUpdates) {
       return {"uint32"};
     }
-    return {"float32", "bfloat16", "float16"};
+    return tensor.name == "parameters"
+        ? Dtypes{"float32", "bfloat16", "float16", "int8"}
+        : Dtypes{"float32", "bfloat16", "float16"};
   }
 
   void check_dtype(const ManifestTensor& tensor, const Dtypes& dtypes) const {
@@ -351,6 +353,10 @@ at::ScalarType ManifestTensor::scalar_type() const {
       : dtype == "uint32" ? at::kUInt32
       : dtype == "uint8"  ? at::kByte
                           : dtype_from_string(dtype);
+}
+
+int64_t ManifestTensor::dim() const {
+  return shape.size() == 1 ? 1 : shape[1] - stored_columns(0, scalar_type());
 }
 
 int64_t ManifestTensor::row_bytes() const {

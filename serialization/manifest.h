@@ -65,6 +65,8 @@ struct ManifestTensor {
   std::vector<ManifestPart> parts = {};
 
   at::ScalarType scalar_type() const;
+  /// The numbers of a row. A row of int8 has its scale as well.
+  int64_t dim() const;
   int64_t row_bytes() const;
 
   TESSERA_FIELDS(name, dtype, shape, parts)

@@ -146,7 +146,8 @@ void assign_keys(
   const KeyCounts counts = saved.counts;
   const SavedTensors tensors{
       {"parameters",
-       values.detach().to(at::kCPU, table.config->dtype).contiguous()}};
+       rows_of_dtype(values.detach().to(at::kCPU), table.config->dtype)
+           .contiguous()}};
   LoadedKeys loaded(std::move(saved), table, where);
   const std::vector<uint32_t> rows = loaded.place(table);
   copy_key_rows(tensors, loaded, rows, /*slots=*/{}, table);
@@ -359,7 +360,10 @@ void copy_key_rows(
   const at::Tensor row_numbers =
       at::tensor(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
   const auto copy = [&](const std::string& name, at::Tensor& to) {
-    const at::Tensor& values = tensors.at(name);
+    at::Tensor values = tensors.at(name);
+    if (values.scalar_type() != to.scalar_type()) {
+      values = rows_of_dtype(float_rows(values), to.scalar_type());
+    }
     const bool has_all =
         static_cast<int64_t>(keys.positions().size()) == values.size(0);
     to.index_copy_(

@@ -244,7 +244,8 @@ void set_accumulated(
   }
   if (table.gradient_sum != nullptr) {
     *table.gradient_sum =
-        at::sparse_coo_tensor(rows.unsqueeze(0), sums, table.parameters.sizes())
+        at::sparse_coo_tensor(
+            rows.unsqueeze(0), sums, {table.rows.count, table.config->dim})
             ._coalesced_(true);
     return;
   }

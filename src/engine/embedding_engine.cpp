@@ -69,7 +69,9 @@ std::shared_ptr<EmbeddingState> make_engine_state(
       options.optimizer,
       options.seed,
       WithSlots::kYes,
-      "[EmbeddingEngineOptions]"));
+      "[EmbeddingEngineOptions]",
+      /*shards=*/{},
+      options.check_memory));
   state->fixed_batch_size = options.fixed_batch_size;
   state->missing_slots = options.missing_slots;
   state->non_finite_gradients = options.non_finite_gradients;

@@ -10,6 +10,7 @@
 #include "src/common/names.h"
 #include "src/common/random_key.h"
 #include "src/engine/accumulated_gradients.h"
+#include "src/engine/memory_plan.h"
 #include "src/tables/key_table_rows.h"
 #include "src/tables/table_memory.h"
 
@@ -46,6 +47,11 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
   return tables.size() - 1;
 }
 
+// Rows of 8 bits have no dtype of LibTorch, so they become float32.
+at::Tensor numbers_of(at::Tensor rows) {
+  return rows.scalar_type() == at::kChar ? float_rows(rows) : rows;
+}
+
 std::vector<Slot> make_slots(const TableState& table) {
   std::vector<Slot> slots;
   if (!table.optimizer) {
@@ -55,15 +61,17 @@ std::vector<Slot> make_slots(const TableState& table) {
   const int64_t rows = table.rows.count;
   const optim::SlotCreation& creation =
       optim::slot_creation_of(*table.optimizer);
+  const at::Tensor numbers =
+      creation.is_set() ? numbers_of(table.parameters) : at::Tensor();
   for (const optim::SlotSpec& spec : optim::slots_of(*table.optimizer)) {
     Slot slot{.name = spec.name, .position = spec.position};
     // A user's function does not have to support tensors without rows.
     if (creation.is_set() && rows > 0) {
       slot.values = creation.create(
           {.table = table.name,
-           .parameters = table.parameters,
+           .parameters = numbers,
            .name = spec.name,
-           .shape = optim::slot_shape(spec, table.parameters.sizes()),
+           .shape = optim::slot_shape(spec, {rows, config.dim}),
            .initial_value = spec.initial_value,
            .first_row = table.rows.numbers.first,
            .row_step = table.rows.numbers.step});
@@ -227,20 +235,35 @@ EmbeddingState describe_state(
   return state;
 }
 
+EmbeddingState describe_shards(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    const std::string& where,
+    const Shards& shards) {
+  EmbeddingState state = describe_state(features, optimizer, where);
+  state.ranks = shards.ranks;
+  for (TableState& table : state.tables) {
+    table.rows = shards.rows_of ? shards.rows_of(table.name, *table.config)
+                                : LocalRows::all(table.config->max_rows());
+  }
+  return state;
+}
+
 EmbeddingState make_state(
     const Nest<FeatureConfig>& features,
     const std::optional<optim::OptimizerSpec>& optimizer,
     uint64_t seed,
     WithSlots with_slots,
     const std::string& where,
-    const Shards& shards) {
-  EmbeddingState state = describe_state(features, optimizer, where);
-  state.ranks = shards.ranks;
+    const Shards& shards,
+    bool checks_memory) {
+  EmbeddingState state = describe_shards(features, optimizer, where, shards);
+  if (checks_memory) {
+    check_memory(plan_memory(state, with_slots), where);
+  }
   state.with_slots = with_slots;
   state.seed = seed;
   for (TableState& table : state.tables) {
-    table.rows = shards.rows_of ? shards.rows_of(table.name, *table.config)
-                                : LocalRows::all(table.config->max_rows());
     if (table.config->keys) {
       check_supports_keys(table);
       table.key_rows = std::make_shared<KeyTableRows>(
@@ -252,8 +275,10 @@ EmbeddingState make_state(
       table.parameters = table.key_rows->rows();
       continue;
     }
-    table.parameters =
-        allocate_rows(table.rows.count, table.config->dim, table.config->dtype);
+    table.parameters = allocate_rows(
+        table.rows.count,
+        stored_columns(table.config->dim, table.config->dtype),
+        table.config->dtype);
     fill_rows(table, seed);
   }
   create_slots(state.tables, with_slots);
@@ -285,6 +310,7 @@ kernels::Rounding rounding_of(
           random_key(state.seed, table.name) +
           static_cast<uint64_t>(state.passes)),
       .rows = table.rows.numbers,
+      .keeps_scale = true,
       .row_keys =
           table.key_rows != nullptr ? table.key_rows->row_keys() : nullptr};
 }
@@ -364,14 +390,14 @@ EmbeddingTables embedding_tables_of(
       entries.push_back(
           {table.config,
            table.name,
-           std::move(rows.rows),
+           numbers_of(std::move(rows.rows)),
            std::move(rows.keys)});
       continue;
     }
     entries.push_back(
         {.config = table.config,
          .name = table.name,
-         .parameters = table.parameters.detach(),
+         .parameters = numbers_of(table.parameters.detach()),
          .variable = are_parameters ? table.parameters : at::Tensor()});
   }
   return EmbeddingTables(std::move(entries));

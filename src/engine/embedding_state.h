@@ -68,9 +68,17 @@ EmbeddingState describe_state(
     const std::optional<optim::OptimizerSpec>& optimizer,
     const std::string& where);
 
+/// describe_state() with the rows of each table that this process holds.
+EmbeddingState describe_shards(
+    const Nest<FeatureConfig>& features,
+    const std::optional<optim::OptimizerSpec>& optimizer,
+    const std::string& where,
+    const Shards& shards);
+
 /// Makes tables in order of first use and initialises them. `with_slots` says which
 /// tables have slots.
-/// Errors:  c10::ValueError for unusable configs, naming feature or table;
+/// Errors:  c10::ValueError for unusable configs, naming feature or table, and with
+///          `checks_memory` for tables that do not fit into memory;
 ///          `where` begins messages about the options as a whole.
 EmbeddingState make_state(
     const Nest<FeatureConfig>& features,
@@ -78,7 +86,8 @@ EmbeddingState make_state(
     uint64_t seed,
     WithSlots with_slots,
     const std::string& where = "[TPUEmbeddingOptions]",
-    const Shards& shards = {});
+    const Shards& shards = {},
+    bool checks_memory = false);
 
 /// Creates the missing slots of all tables that have an optimizer.
 void add_slots(EmbeddingState& state);

@@ -65,7 +65,7 @@ void add_tasks(
 
 void prefetch_rows(const IdBags& bags, const LookupTable& table) {
   const kernels::StoredRows rows = stored_rows(table.rows);
-  const int64_t row_bytes = rows.dim * kernels::bytes_per_element(rows.storage);
+  const int64_t row_bytes = kernels::bytes_of_row(rows.storage, rows.dim);
   for (const uint32_t id : bags.ids) {
     kernels::prefetch_row(rows.data, row_bytes, id);
   }

@@ -4,6 +4,7 @@
 
 #include "src/tables/combiner_operators.h"
 #include "src/tables/combiner_rule.h"
+#include "src/tables/table_state.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
@@ -133,15 +134,13 @@ at::Tensor lookup_by_operators(
     const at::Tensor& weights,
     bool sparse_gradients) {
   const ValidIds valid = valid_ids(bags);
-  at::Tensor rows = round_to_buckets(
-      at::embedding(
-          table.rows,
-          valid.rows,
-          /*padding_idx=*/-1,
-          /*scale_grad_by_freq=*/false,
-          sparse_gradients)
-          .to(at::kFloat),
-      table.buckets);
+  const at::Tensor found = at::embedding(
+      table.rows,
+      valid.rows,
+      /*padding_idx=*/-1,
+      /*scale_grad_by_freq=*/false,
+      sparse_gradients);
+  at::Tensor rows = round_to_buckets(float_rows(found), table.buckets);
   if (bags.zero_ids() > 0) {
     rows = at::zeros({bags.nnz(), bags.dim}, at::kFloat)
                .index_copy(0, valid.positions, rows);

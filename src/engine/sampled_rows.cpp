@@ -31,7 +31,7 @@ constexpr const char* kAccumulators = "accumulators";
 // Returns [rows, dim], or [rows, 1] if there is one number per row.
 at::Tensor copy_rows(const at::Tensor& values, const at::Tensor& rows) {
   const at::Tensor copy =
-      values.detach().index_select(0, rows).to(at::kFloat).contiguous();
+      float_rows(values.detach().index_select(0, rows)).contiguous();
   return copy.dim() == 1 ? copy.unsqueeze(1) : copy;
 }
 
@@ -228,9 +228,8 @@ TableMovement compare(const SampledRows& start, const TableState& table) {
   if (!new_keys.empty()) {
     rows.insert(rows.end(), new_rows.begin(), new_rows.end());
     // The rows were rounded to the table's dtype, too.
-    const at::Tensor initial = table.key_rows->initial_values(new_keys)
-                                   .to(table.config->dtype)
-                                   .to(at::kFloat);
+    const at::Tensor initial = float_rows(rows_of_dtype(
+        table.key_rows->initial_values(new_keys), table.config->dtype));
     old_weights = at::cat({old_weights, initial});
     old_accumulators = at::cat(
         {old_accumulators,

@@ -39,20 +39,24 @@ size_t index_of(const FeatureState& feature, const EmbeddingTables& tables) {
 
 void check_rows(const FeatureState& feature, const at::Tensor& rows) {
   const TableConfig& config = *feature.config.table;
+  // embedding_tables() gives float32 copies of rows of 8 bits.
+  const bool is_copy = config.dtype == at::kChar &&
+      !(rows.defined() && rows.scalar_type() == at::kChar);
+  const at::ScalarType dtype = is_copy ? at::kFloat : config.dtype;
   // The keys of a key table say how many rows it has.
   const std::vector<int64_t> shape{
       config.keys && rows.defined() && rows.dim() > 0 ? rows.size(0)
                                                       : config.vocabulary_size,
-      config.dim};
+      stored_columns(config.dim, dtype)};
   TESSERA_CHECK_VALUE(
       rows.defined() && rows.layout() == at::kStrided && rows.is_cpu() &&
-          rows.scalar_type() == config.dtype &&
+          rows.scalar_type() == dtype &&
           rows.sizes() == c10::IntArrayRef(shape) && rows.is_contiguous() &&
           !rows.is_neg() && !rows._is_zerotensor(),
       "[feature '{}'] the tensor of its table '{}' must be a contiguous cpu tensor of {} {}, but got {}. Convert it, or pass tensor.clone(at::MemoryFormat::Contiguous) of a view.",
       shorten(feature.path),
       shorten(config.name),
-      to_string(config.dtype),
+      to_string(dtype),
       c10::IntArrayRef(shape),
       describe(rows));
 }

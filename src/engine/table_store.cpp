@@ -70,7 +70,7 @@ CustomUpdate run_custom_rule(
       gradients.sums.end(),
       sums.mutable_data_ptr<float>());
   update.rows = optim::gather_rows(rows_of(table), update.ids);
-  update.rows.weights = update.rows.weights.to(at::kFloat);
+  update.rows.weights = float_rows(update.rows.weights);
   if (keys != nullptr) {
     set_initial_rows(*keys, update.ids, update.rows);
   }

@@ -6,6 +6,8 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <cstring>
+
 #include "src/kernels/kernels.h"
 #include "src/kernels/prefetch.h"
 #include "src/kernels/targets.h"
@@ -35,23 +37,44 @@ struct BagsOf {
   // The same for the second-level cache, or kNoPrefetch.
   int64_t far_prefetch_distance;
 
+  // The first number of the row at a position.
   const typename Row::Element* RowOf(int64_t position) const {
+    return RowOf(position, args.table.dim);
+  }
+
+  // The same if the compiler knows `dim`.
+  HWY_INLINE const typename Row::Element* RowOf(int64_t position, int64_t dim)
+      const {
     if constexpr (kPlaces == Places::kPointers) {
-      return static_cast<const typename Row::Element*>(args.rows[position]);
+      return static_cast<const typename Row::Element*>(args.rows[position]) +
+          Row::kHeader;
     } else {
-      return table + static_cast<int64_t>(args.ids[position]) * args.table.dim;
+      return table +
+          static_cast<int64_t>(args.ids[position]) * (dim + Row::kHeader) +
+          Row::kHeader;
     }
   }
 };
 
+// Prefetches the row of `dim` numbers that begin at `first`.
+template <class Row, CacheLevel kLevel>
+HWY_INLINE void PrefetchNumbers(
+    const typename Row::Element* first,
+    int64_t dim) {
+  constexpr auto kElement = static_cast<int64_t>(sizeof(typename Row::Element));
+  if constexpr (kHasScale<Row>) {
+    PrefetchUnaligned<kLevel>(
+        first - Row::kHeader, (dim + Row::kHeader) * kElement);
+  } else {
+    PrefetchLines<kLevel>(first, dim * kElement);
+  }
+}
+
 template <CacheLevel kLevel = CacheLevel::kFirst, class Bags>
 HWY_INLINE void PrefetchRow(const Bags& bags, int64_t position) {
-  using Row = typename Bags::Row;
   if (position < bags.end) {
-    PrefetchLines<kLevel>(
-        bags.RowOf(position),
-        bags.args.table.dim *
-            static_cast<int64_t>(sizeof(typename Row::Element)));
+    PrefetchNumbers<typename Bags::Row, kLevel>(
+        bags.RowOf(position), bags.args.table.dim);
   }
 }
 
@@ -63,12 +86,9 @@ template <
     class Bags,
     class D>
 HWY_INLINE void PrefetchRowOfVectors(D d, const Bags& bags, int64_t position) {
-  using Row = typename Bags::Row;
   if (position < bags.end) {
-    PrefetchLines<kLevel>(
-        bags.RowOf(position),
-        kVectors *
-            static_cast<int64_t>(hn::Lanes(d) * sizeof(typename Row::Element)));
+    PrefetchNumbers<typename Bags::Row, kLevel>(
+        bags.RowOf(position), kVectors * static_cast<int64_t>(hn::Lanes(d)));
   }
 }
 
@@ -82,10 +102,25 @@ HWY_INLINE V AddTerm(V weight, V values, V sum) {
   }
 }
 
-template <bool kWeighted, class D>
-HWY_INLINE hn::Vec<D> WeightOf(D d, const CombineArgs& args, int64_t i) {
-  if constexpr (kWeighted) {
-    return hn::Set(d, args.weights[i]);
+// Whether what Load() gives is multiplied before it is added.
+template <bool kWeighted, class Bags>
+inline constexpr bool kMultiplies = kWeighted || kHasScale<typename Bags::Row>;
+
+// The weight of the id at a position, times the scale of its row, whose first number is at
+// `first`.
+template <bool kWeighted, class Bags, class D>
+HWY_INLINE hn::Vec<D> WeightOf(
+    D d,
+    const Bags& bags,
+    int64_t i,
+    const typename Bags::Row::Element* first) {
+  using Row = typename Bags::Row;
+  if constexpr (kWeighted && kHasScale<Row>) {
+    return hn::Set(d, bags.args.weights[i] * Row::ScaleOf(first));
+  } else if constexpr (kHasScale<Row>) {
+    return hn::Set(d, Row::ScaleOf(first));
+  } else if constexpr (kWeighted) {
+    return hn::Set(d, bags.args.weights[i]);
   } else {
     return hn::Zero(d);
   }
@@ -112,6 +147,7 @@ HWY_INLINE void SumColumns(
     float* HWY_RESTRICT out) {
   using Row = typename Bags::Row;
   using V = hn::Vec<D>;
+  constexpr bool kTimes = kMultiplies<kWeighted, Bags>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
   V sum4 = sum0, sum5 = sum0, sum6 = sum0, sum7 = sum0;
@@ -126,31 +162,32 @@ HWY_INLINE void SumColumns(
       PrefetchRow<CacheLevel::kSecond>(bags, i + bags.far_prefetch_distance);
       PrefetchRow(bags, i + bags.prefetch_distance);
     }
-    const auto* HWY_RESTRICT row = bags.RowOf(i) + column;
-    const V w = WeightOf<kWeighted>(d, bags.args, i);
-    sum0 = AddTerm<kWeighted>(w, Row::Load(d, row), sum0);
+    const auto* HWY_RESTRICT first = bags.RowOf(i);
+    const auto* HWY_RESTRICT row = first + column;
+    const V w = WeightOf<kWeighted>(d, bags, i, first);
+    sum0 = AddTerm<kTimes>(w, Row::Load(d, row), sum0);
     if constexpr (kVectors >= 2) {
-      sum1 = AddTerm<kWeighted>(w, Row::Load(d, row + lanes), sum1);
+      sum1 = AddTerm<kTimes>(w, Row::Load(d, row + lanes), sum1);
     }
     if constexpr (kVectors >= 4) {
-      sum2 = AddTerm<kWeighted>(w, Row::Load(d, row + 2 * lanes), sum2);
-      sum3 = AddTerm<kWeighted>(w, Row::Load(d, row + 3 * lanes), sum3);
+      sum2 = AddTerm<kTimes>(w, Row::Load(d, row + 2 * lanes), sum2);
+      sum3 = AddTerm<kTimes>(w, Row::Load(d, row + 3 * lanes), sum3);
     }
     if constexpr (kVectors >= 8) {
-      sum4 = AddTerm<kWeighted>(w, Row::Load(d, row + 4 * lanes), sum4);
-      sum5 = AddTerm<kWeighted>(w, Row::Load(d, row + 5 * lanes), sum5);
-      sum6 = AddTerm<kWeighted>(w, Row::Load(d, row + 6 * lanes), sum6);
-      sum7 = AddTerm<kWeighted>(w, Row::Load(d, row + 7 * lanes), sum7);
+      sum4 = AddTerm<kTimes>(w, Row::Load(d, row + 4 * lanes), sum4);
+      sum5 = AddTerm<kTimes>(w, Row::Load(d, row + 5 * lanes), sum5);
+      sum6 = AddTerm<kTimes>(w, Row::Load(d, row + 6 * lanes), sum6);
+      sum7 = AddTerm<kTimes>(w, Row::Load(d, row + 7 * lanes), sum7);
     }
     if constexpr (kVectors >= 16) {
-      sum8 = AddTerm<kWeighted>(w, Row::Load(d, row + 8 * lanes), sum8);
-      sum9 = AddTerm<kWeighted>(w, Row::Load(d, row + 9 * lanes), sum9);
-      sum10 = AddTerm<kWeighted>(w, Row::Load(d, row + 10 * lanes), sum10);
-      sum11 = AddTerm<kWeighted>(w, Row::Load(d, row + 11 * lanes), sum11);
-      sum12 = AddTerm<kWeighted>(w, Row::Load(d, row + 12 * lanes), sum12);
-      sum13 = AddTerm<kWeighted>(w, Row::Load(d, row + 13 * lanes), sum13);
-      sum14 = AddTerm<kWeighted>(w, Row::Load(d, row + 14 * lanes), sum14);
-      sum15 = AddTerm<kWeighted>(w, Row::Load(d, row + 15 * lanes), sum15);
+      sum8 = AddTerm<kTimes>(w, Row::Load(d, row + 8 * lanes), sum8);
+      sum9 = AddTerm<kTimes>(w, Row::Load(d, row + 9 * lanes), sum9);
+      sum10 = AddTerm<kTimes>(w, Row::Load(d, row + 10 * lanes), sum10);
+      sum11 = AddTerm<kTimes>(w, Row::Load(d, row + 11 * lanes), sum11);
+      sum12 = AddTerm<kTimes>(w, Row::Load(d, row + 12 * lanes), sum12);
+      sum13 = AddTerm<kTimes>(w, Row::Load(d, row + 13 * lanes), sum13);
+      sum14 = AddTerm<kTimes>(w, Row::Load(d, row + 14 * lanes), sum14);
+      sum15 = AddTerm<kTimes>(w, Row::Load(d, row + 15 * lanes), sum15);
     }
   }
   const V factor = hn::Set(d, scale);
@@ -192,6 +229,7 @@ HWY_INLINE void SumNarrowRows(
     float* HWY_RESTRICT out) {
   using Row = typename Bags::Row;
   using V = hn::Vec<D>;
+  constexpr bool kTimes = kMultiplies<kWeighted, Bags>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V low0 = hn::Zero(d), low1 = low0, low2 = low0, low3 = low0;
   V high0 = low0, high1 = low0, high2 = low0, high3 = low0;
@@ -208,28 +246,28 @@ HWY_INLINE void SumNarrowRows(
     const auto* HWY_RESTRICT row1 = bags.RowOf(i + 1);
     const auto* HWY_RESTRICT row2 = bags.RowOf(i + 2);
     const auto* HWY_RESTRICT row3 = bags.RowOf(i + 3);
-    const V w0 = WeightOf<kWeighted>(d, bags.args, i);
-    const V w1 = WeightOf<kWeighted>(d, bags.args, i + 1);
-    const V w2 = WeightOf<kWeighted>(d, bags.args, i + 2);
-    const V w3 = WeightOf<kWeighted>(d, bags.args, i + 3);
-    low0 = AddTerm<kWeighted>(w0, Row::Load(d, row0), low0);
-    low1 = AddTerm<kWeighted>(w1, Row::Load(d, row1), low1);
-    low2 = AddTerm<kWeighted>(w2, Row::Load(d, row2), low2);
-    low3 = AddTerm<kWeighted>(w3, Row::Load(d, row3), low3);
+    const V w0 = WeightOf<kWeighted>(d, bags, i, row0);
+    const V w1 = WeightOf<kWeighted>(d, bags, i + 1, row1);
+    const V w2 = WeightOf<kWeighted>(d, bags, i + 2, row2);
+    const V w3 = WeightOf<kWeighted>(d, bags, i + 3, row3);
+    low0 = AddTerm<kTimes>(w0, Row::Load(d, row0), low0);
+    low1 = AddTerm<kTimes>(w1, Row::Load(d, row1), low1);
+    low2 = AddTerm<kTimes>(w2, Row::Load(d, row2), low2);
+    low3 = AddTerm<kTimes>(w3, Row::Load(d, row3), low3);
     if constexpr (kVectors == 2) {
-      high0 = AddTerm<kWeighted>(w0, Row::Load(d, row0 + lanes), high0);
-      high1 = AddTerm<kWeighted>(w1, Row::Load(d, row1 + lanes), high1);
-      high2 = AddTerm<kWeighted>(w2, Row::Load(d, row2 + lanes), high2);
-      high3 = AddTerm<kWeighted>(w3, Row::Load(d, row3 + lanes), high3);
+      high0 = AddTerm<kTimes>(w0, Row::Load(d, row0 + lanes), high0);
+      high1 = AddTerm<kTimes>(w1, Row::Load(d, row1 + lanes), high1);
+      high2 = AddTerm<kTimes>(w2, Row::Load(d, row2 + lanes), high2);
+      high3 = AddTerm<kTimes>(w3, Row::Load(d, row3 + lanes), high3);
     }
   }
   for (; i < end; ++i) {
     PrefetchRowOfVectors<kVectors>(d, bags, i + bags.prefetch_distance);
     const auto* HWY_RESTRICT row = bags.RowOf(i);
-    const V w = WeightOf<kWeighted>(d, bags.args, i);
-    low0 = AddTerm<kWeighted>(w, Row::Load(d, row), low0);
+    const V w = WeightOf<kWeighted>(d, bags, i, row);
+    low0 = AddTerm<kTimes>(w, Row::Load(d, row), low0);
     if constexpr (kVectors == 2) {
-      high0 = AddTerm<kWeighted>(w, Row::Load(d, row + lanes), high0);
+      high0 = AddTerm<kTimes>(w, Row::Load(d, row + lanes), high0);
     }
   }
   const V factor = hn::Set(d, scale);
@@ -314,7 +352,8 @@ HWY_INLINE void SumBag(
     return;
   }
   int64_t column = 0;
-  for (; !kWeighted && column + 16 * lanes <= dim; column += 16 * lanes) {
+  for (; !kMultiplies<kWeighted, Bags> && column + 16 * lanes <= dim;
+       column += 16 * lanes) {
     // Sixteen sums fill the registers of AVX2. Weights would need one more.
     SumFirstOrLaterColumns<16, kWeighted>(
         d, bags, begin, end, column, scale, out);
@@ -379,7 +418,10 @@ struct AddRounded {
   HWY_INLINE void operator()(D d, int64_t column) const {
     const auto lower = hn::Set(d, buckets.lower);
     const auto step = hn::Set(d, buckets.step);
-    const auto loaded = Row::Load(d, row + column);
+    auto loaded = Row::Load(d, row + column);
+    if constexpr (kHasScale<Row>) {
+      loaded = hn::Mul(loaded, hn::Set(d, Row::ScaleOf(row)));
+    }
     const auto value =
         hn::Min(hn::Max(loaded, lower), hn::Set(d, buckets.upper));
     const auto bucket = hn::Floor(
@@ -415,20 +457,6 @@ HWY_NOINLINE void CombineRounded(const Bags& bags) {
   }
 }
 
-// The row at a position, if rows have kVectors * lanes numbers.
-template <int kVectors, class Bags>
-HWY_INLINE const typename Bags::Row::Element* RowOfVectors(
-    const Bags& bags,
-    int64_t lanes,
-    int64_t position) {
-  if constexpr (Bags::kHasPointers) {
-    return bags.RowOf(position);
-  } else {
-    return bags.table +
-        static_cast<int64_t>(bags.args.ids[position]) * kVectors * lanes;
-  }
-}
-
 // Copies one row per bag. The compiler knows the number of vectors of a row. When this
 // number was found for each bag, bags of one id took 1.3 times as long.
 template <int kVectors, class Bags>
@@ -437,22 +465,24 @@ HWY_INLINE void CopyRows(const Bags& bags) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const CombineArgs& args = bags.args;
-  constexpr auto kElement = static_cast<int64_t>(sizeof(typename Row::Element));
-  float* HWY_RESTRICT out = args.out + args.begin_bag * kVectors * lanes;
+  const int64_t dim = kVectors * lanes;
+  float* HWY_RESTRICT out = args.out + args.begin_bag * dim;
   for (int64_t i = args.begin_bag; i < args.end_bag; ++i) {
     if (bags.far_prefetch_distance != kNoPrefetch) {
       const int64_t late =
           HWY_MIN(i + bags.far_prefetch_distance, bags.end - 1);
-      PrefetchLines<CacheLevel::kSecond>(
-          RowOfVectors<kVectors>(bags, lanes, late),
-          kVectors * lanes * kElement);
+      PrefetchNumbers<Row, CacheLevel::kSecond>(bags.RowOf(late, dim), dim);
     }
     const int64_t soon = HWY_MIN(i + bags.prefetch_distance, bags.end - 1);
-    PrefetchLines(
-        RowOfVectors<kVectors>(bags, lanes, soon), kVectors * lanes * kElement);
-    const auto* HWY_RESTRICT row = RowOfVectors<kVectors>(bags, lanes, i);
+    PrefetchNumbers<Row, CacheLevel::kFirst>(bags.RowOf(soon, dim), dim);
+    const auto* HWY_RESTRICT row = bags.RowOf(i, dim);
+    const auto scale = WeightOf<false>(d, bags, i, row);
     for (int64_t vector = 0; vector < kVectors; ++vector) {
-      hn::StoreU(Row::Load(d, row + vector * lanes), d, out);
+      auto values = Row::Load(d, row + vector * lanes);
+      if constexpr (kHasScale<Row>) {
+        values = hn::Mul(values, scale);
+      }
+      hn::StoreU(values, d, out);
       out += lanes;
     }
   }
@@ -487,8 +517,7 @@ HWY_INLINE bool CopyBags(const Bags& bags) {
 
 template <class Row, Places kPlaces>
 void CombineRows(const CombineArgs& args) {
-  const int64_t row_bytes =
-      args.table.dim * bytes_per_element(args.table.storage);
+  const int64_t row_bytes = bytes_of_row(args.table.storage, args.table.dim);
   const auto first_of = [&args](int64_t bag) HWY_ATTR {
     return args.offsets == nullptr ? bag : args.offsets[bag];
   };
@@ -543,6 +572,9 @@ void CombineRowsAt(const CombineArgs& args) {
       break;
     case Storage::kFloat16:
       CombineRows<Float16Row, kPlaces>(args);
+      break;
+    case Storage::kInt8:
+      CombineRows<Int8Row, kPlaces>(args);
       break;
   }
 }

@@ -44,3 +44,14 @@ HWY_INLINE void PrefetchLines(const void* from, int64_t bytes) {
     PrefetchLine<kLevel>(line + bytes % kLineBytes - 1);
   }
 }
+
+// The same for rows that begin anywhere in a line.
+template <CacheLevel kLevel = CacheLevel::kFirst>
+HWY_INLINE void PrefetchUnaligned(const void* from, int64_t bytes) {
+  const char* line = static_cast<const char*>(from);
+  const char* last = line + bytes - 1;
+  for (; line < last; line += kLineBytes) {
+    PrefetchLine<kLevel>(line);
+  }
+  PrefetchLine<kLevel>(last);
+}

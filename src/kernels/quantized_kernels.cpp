@@ -78,23 +78,12 @@ struct QuantizedBags {
     }
   }
 
-  // Inlined, as is PrefetchAround(), because GCC removes calls that only prefetch.
+  // Inlined, because GCC removes calls that only prefetch.
   template <CacheLevel kLevel>
   HWY_INLINE void Prefetch(int64_t position) const {
     if (position < args.nnz) {
-      PrefetchAround<kLevel>(RowOf(position));
+      PrefetchUnaligned<kLevel>(RowOf(position), row_bytes);
     }
-  }
-
- private:
-  // A row may begin anywhere in a line.
-  template <CacheLevel kLevel>
-  HWY_INLINE void PrefetchAround(const char* row) const {
-    const char* last = row + row_bytes - 1;
-    for (; row < last; row += kLineBytes) {
-      PrefetchLine<kLevel>(row);
-    }
-    PrefetchLine<kLevel>(last);
   }
 };
 

@@ -2,8 +2,10 @@
 // Loads and stores of each Storage. There is no include guard, because this file is
 // included once per instruction set, inside the target namespace of the kernels.
 
+// The distance of a row's first number from its beginning is kHeader elements.
 struct Float32Row {
   using Element = float;
+  static constexpr int64_t kHeader = 0;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
@@ -17,9 +19,20 @@ HWY_INLINE hn::Mask<D> IsFinite(D d, V value) {
   return hn::Eq(hn::Sub(value, value), hn::Zero(d));
 }
 
+// A number in (0, 1) for 16 random bits in each lane.
+template <class D, class R>
+HWY_INLINE hn::Vec<D> UniformOf(D d, R random) {
+  const hn::Rebind<int32_t, D> di32;
+  return hn::MulAdd(
+      hn::ConvertTo(d, hn::BitCast(di32, random)),
+      hn::Set(d, 0x1p-16F),
+      hn::Set(d, 0x1p-17F));
+}
+
 // bfloat16: the upper half of a float32.
 struct BFloat16Row {
   using Element = uint16_t;
+  static constexpr int64_t kHeader = 0;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
@@ -78,6 +91,7 @@ struct BFloat16Row {
 // infinity on older targets.
 struct Float16Row {
   using Element = uint16_t;
+  static constexpr int64_t kHeader = 0;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
@@ -128,15 +142,10 @@ struct Float16Row {
       R random,
       Element* to) {
     const auto subnormal = [&]() HWY_ATTR {
-      const hn::Rebind<int32_t, D> di32;
       const auto units = UnitsOf(d, hn::Abs(value));
       const auto below = hn::Floor(units);
-      const auto uniform = hn::MulAdd(
-          hn::ConvertTo(d, hn::BitCast(di32, random)),
-          hn::Set(d, 0x1p-16F),
-          hn::Set(d, 0x1p-17F));
       // The difference is exact, so whole numbers are not rounded up.
-      const auto is_up = hn::Lt(uniform, hn::Sub(units, below));
+      const auto is_up = hn::Lt(UniformOf(d, random), hn::Sub(units, below));
       return hn::Add(below, hn::IfThenElseZero(is_up, hn::Set(d, 1.0F)));
     };
     Store(d, value, hn::ShiftRight<3>(random), subnormal, to);
@@ -189,3 +198,38 @@ struct Float16Row {
         hn::DemoteTo(d16, hn::BitCast(di32, hn::Or(result, sign))), d16, to);
   }
 };
+
+// Codes of 8 bits, with a scale before the first of them.
+struct Int8Row {
+  using Element = int8_t;
+  static constexpr int64_t kHeader = kInt8HeaderBytes;
+
+  // The codes, without the scale.
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const Element* from) {
+    const hn::Rebind<int8_t, D> d8;
+    const hn::Rebind<int32_t, D> d32;
+    return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, from)));
+  }
+
+  static HWY_INLINE float ScaleOf(const Element* first) {
+    uint16_t upper;
+    std::memcpy(&upper, first - kHeader, sizeof(upper));
+    const uint32_t bits = uint32_t{upper} << 16;
+    float scale;
+    std::memcpy(&scale, &bits, sizeof(scale));
+    return scale;
+  }
+
+  // `scale` is a bfloat16.
+  static HWY_INLINE void SetScale(Element* first, float scale) {
+    uint32_t bits;
+    std::memcpy(&bits, &scale, sizeof(bits));
+    const auto upper = static_cast<uint16_t>(bits >> 16);
+    std::memcpy(first - kHeader, &upper, sizeof(upper));
+  }
+};
+
+// Whether the numbers of a row are what Load() gives times ScaleOf().
+template <class Row>
+inline constexpr bool kHasScale = Row::kHeader > 0;

@@ -7,6 +7,8 @@
 #include <hwy/highway.h>
 #include <math.h>
 
+#include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "src/kernels/kernels.h"
@@ -433,12 +435,162 @@ HWY_INLINE void RoundRow(
   }
 }
 
-// Converts a 16-bit row to float32. This function is not inlined, because every rule calls
-// it several times. With inlined conversions, the compiler took five times as long.
+struct WidenInt8 {
+  const int8_t* from;
+  float scale;
+  float* to;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    hn::StoreU(
+        hn::Mul(Int8Row::Load(d, from + column), hn::Set(d, scale)),
+        d,
+        to + column);
+  }
+};
+
+// Rounds numbers to codes, to the nearest one. A number that is a code already keeps it.
+struct NearestCodes {
+  const float* from;
+  float inverse;  // of the scale
+  int8_t* to;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    Store(d, hn::LoadU(d, from + column), hn::Zero(d), column);
+  }
+
+  // Stores the codes of one vector of numbers. `shift` is added to the numbers in units of
+  // the scale.
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE void Store(D d, V value, V shift, int64_t column) const {
+    // A float of at most 2^22 plus this has the nearest integer in its lowest bits.
+    constexpr float kRoundToInteger = 0x1.8p23F;
+    const hn::Rebind<uint32_t, D> d32;
+    const hn::Rebind<uint8_t, D> d8;
+    const auto rounded = hn::Add(
+        hn::MulAdd(value, hn::Set(d, inverse), shift),
+        hn::Set(d, kRoundToInteger));
+    hn::StoreU(
+        hn::TruncateTo(d8, hn::BitCast(d32, rounded)),
+        d8,
+        reinterpret_cast<uint8_t*>(to) + column);
+  }
+};
+
+// Rounds numbers to codes, up or down at random: a random number in (-1/2, 1/2) is added in
+// units of the scale, and the sum is rounded to the nearest code.
+struct RandomCodes {
+  NearestCodes nearest;
+  RowKey key;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const hn::Rebind<uint32_t, D> d32;
+    Round(d, Load(d, column), RandomHalves(d32, key, column), column);
+  }
+
+  template <class D>
+  HWY_INLINE void two(D d, int64_t column) const {
+    const hn::Rebind<uint32_t, D> d32;
+    const int64_t next = column + static_cast<int64_t>(hn::Lanes(d));
+    const auto random = RandomHalvesOfTwo(d32, key, column);
+    Round(d, Load(d, column), random.first, column);
+    Round(d, Load(d, next), random.second, next);
+  }
+
+  template <class D, class R>
+  HWY_INLINE void Round(D d, hn::Vec<D> value, R random, int64_t column) const {
+    // The number of a code is off by up to 2^-16 units, because the inverse and the product
+    // are rounded. So the shift stays 2^-15 below 1/2, and the code does not change.
+    constexpr float kUnit = 0x1p-16F * (1.0F - 0x1p-14F);
+    const hn::Rebind<int32_t, D> di32;
+    const auto shift = hn::MulAdd(
+        hn::ConvertTo(d, hn::BitCast(di32, random)),
+        hn::Set(d, kUnit),
+        hn::Set(d, -32767.5F * kUnit));
+    nearest.Store(d, value, shift, column);
+  }
+
+ private:
+  template <class D>
+  HWY_INLINE hn::Vec<D> Load(D d, int64_t column) const {
+    return hn::LoadU(d, nearest.from + column);
+  }
+};
+
+constexpr float kLargestCode = 127.0F;
+// A scale is halved if all codes are below this share of the largest one.
+constexpr float kSmallShare = 0.25F;
+
+// Returns the scale of a row in kInt8 for numbers up to `largest`, if it was `old` before.
+// 0: there was none. A new scale has some room, and one that is four times too large is
+// halved, which changes no number. So a row seldom gets another scale, and with it other
+// roundings of all its numbers.
+float NextScale(float largest, float old) {
+  constexpr float kRoom = 1.125F;
+  constexpr float kSmallest = 0x1p-126F;  // its inverse is finite
+  if (largest <= old * kLargestCode) {
+    const bool is_small = largest < old * kLargestCode * kSmallShare;
+    return !is_small ? old : old >= 2 * kSmallest ? 0.5F * old : 0.0F;
+  }
+  const float scale = largest / kLargestCode * kRoom;
+  if (scale < kSmallest) {
+    return 0.0F;
+  }
+  if (!(scale <= std::numeric_limits<float>::max())) {
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  // Rounds up to bfloat16.
+  uint32_t bits;
+  std::memcpy(&bits, &scale, sizeof(bits));
+  bits = (bits + 0xFFFFU) & 0xFFFF0000U;
+  float rounded;
+  std::memcpy(&rounded, &bits, sizeof(rounded));
+  return rounded;
+}
+
+// The first code of a row in kInt8.
+HWY_INLINE int8_t* FirstCode(const StoredRows& table, int64_t row) {
+  return static_cast<int8_t*>(table.data) +
+      row * bytes_of_row(Storage::kInt8, table.dim) + Int8Row::kHeader;
+}
+
+HWY_NOINLINE void NarrowInt8Row(
+    const StoredRows& table,
+    int64_t row,
+    int64_t step,
+    const float* weights) {
+  const Rounding& rounding = table.rounding;
+  int8_t* codes = FirstCode(table, row);
+  const float scale = NextScale(
+      LargestMagnitude({.first = weights}, 1, table.dim),
+      rounding.keeps_scale ? Int8Row::ScaleOf(codes) : 0.0F);
+  Int8Row::SetScale(codes, scale);
+  const NearestCodes nearest{weights, 1.0F / scale, codes};
+  if (scale == 0.0F) {
+    std::memset(codes, 0, static_cast<size_t>(table.dim));
+  } else if (rounding.is_stochastic) {
+    const uint64_t key = rounding.key + static_cast<uint64_t>(step);
+    ForTwoVectors(
+        table.dim,
+        RandomCodes{nearest, key_of_row(key, rounding.number_of(row))});
+  } else {
+    ForColumns(table.dim, nearest);
+  }
+}
+
+// Converts a row to float32. This function is not inlined, because every rule calls it
+// several times. With inlined conversions, the compiler took five times as long.
 HWY_NOINLINE void WidenRow(
     const StoredRows& table,
     int64_t row,
     float* weights) {
+  if (table.storage == Storage::kInt8) {
+    const int8_t* codes = FirstCode(table, row);
+    ForColumns(table.dim, WidenInt8{codes, Int8Row::ScaleOf(codes), weights});
+    return;
+  }
   const auto* from = static_cast<const uint16_t*>(table.data) + row * table.dim;
   if (table.storage == Storage::kBFloat16) {
     ForColumns(table.dim, Widen<BFloat16Row>{from, weights});
@@ -454,7 +606,9 @@ HWY_NOINLINE void NarrowRow(
     int64_t row,
     int64_t step,
     const float* weights) {
-  if (table.storage == Storage::kBFloat16) {
+  if (table.storage == Storage::kInt8) {
+    NarrowInt8Row(table, row, step, weights);
+  } else if (table.storage == Storage::kBFloat16) {
     RoundRow<BFloat16Row>(table, row, step, weights);
   } else {
     RoundRow<Float16Row>(table, row, step, weights);
@@ -529,6 +683,17 @@ struct RandomlyRoundedWeights {
     const auto random = RandomHalvesOfTwo(d32, key, column);
     Stored::StoreAtRandom(d, first, random.first, row + column);
     Stored::StoreAtRandom(d, second, random.second, row + next);
+  }
+};
+
+// The weights of a row in kInt8, for reading.
+struct CodedWeights {
+  const int8_t* codes;
+  float scale;
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> Load(D d, int64_t column) const {
+    return hn::Mul(Int8Row::Load(d, codes + column), hn::Set(d, scale));
   }
 };
 
@@ -642,6 +807,90 @@ struct StepRandomlyRoundedRow {
   }
 };
 
+// The columns of StepInt8Row after the full vectors.
+template <class Row>
+struct StepLastCodes {
+  const Step<Row, CodedWeights>& stepped;
+  const RandomCodes& codes;
+  float* weights;
+  int32_t& largest;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const hn::Rebind<uint32_t, D> d32;
+    const auto value = stepped.Stepped(d, column);
+    hn::StoreU(value, d, weights + column);
+    LargestOfLast{weights, largest}(d, column);
+    codes.Round(d, value, RandomHalves(d32, codes.key, column), column);
+  }
+};
+
+// Like StepAnyRow, for rows in kInt8 that are rounded at random, and without stages. Nearly
+// all rows keep their scale. So each number gets its code of this scale at once, and a row
+// that needs another scale is rounded again. When all numbers waited for the largest of them,
+// an update took 2.5 times as long.
+template <class Row>
+struct StepInt8Row {
+  const UpdateArgs& args;
+  const typename Row::Rule& rule;
+
+  TESSERA_ROW_INLINE void operator()(
+      uint32_t row,
+      int64_t step,
+      const float* gradient) const {
+    const hn::ScalableTag<float> d;
+    const hn::Rebind<int32_t, decltype(d)> di;
+    const hn::Rebind<uint32_t, decltype(d)> d32;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const StoredRows& table = args.table;
+    const int64_t dim = table.dim;
+    float* HWY_RESTRICT weights = args.weights;
+    int8_t* codes = FirstCode(table, row);
+    const float scale = Int8Row::ScaleOf(codes);
+    const uint64_t key = table.rounding.key + static_cast<uint64_t>(step);
+    const RandomCodes random_codes{
+        {weights, 1.0F / scale, codes},
+        key_of_row(key, table.rounding.number_of(row))};
+    const float rate = Row::Begin(args, rule, row, nullptr, gradient);
+    const Step<Row, CodedWeights> stepped{
+        rule, rate, SlotsOf<Row>(args, row), {codes, scale}, gradient};
+    // The bits of the largest |weight|, as in LargestMagnitude().
+    auto largest = hn::Zero(di);
+    const auto keep = [&](hn::Vec<decltype(d)> value, int64_t column) HWY_ATTR {
+      hn::StoreU(value, d, weights + column);
+      largest = hn::Max(largest, hn::BitCast(di, hn::Abs(value)));
+    };
+    int64_t column = 0;
+    for (; column + 2 * lanes <= dim; column += 2 * lanes) {
+      const auto first = stepped.Stepped(d, column);
+      const auto second = stepped.Stepped(d, column + lanes);
+      keep(first, column);
+      keep(second, column + lanes);
+      const auto random = RandomHalvesOfTwo(d32, random_codes.key, column);
+      random_codes.Round(d, first, random.first, column);
+      random_codes.Round(d, second, random.second, column + lanes);
+    }
+    if (column + lanes <= dim) {
+      const auto value = stepped.Stepped(d, column);
+      keep(value, column);
+      const auto random = RandomHalves(d32, random_codes.key, column);
+      random_codes.Round(d, value, random, column);
+      column += lanes;
+    }
+    int32_t last = 0;
+    ForLastColumns(
+        dim, column, StepLastCodes<Row>{stepped, random_codes, weights, last});
+    largest = hn::Max(largest, hn::Set(di, last));
+    const auto magnitude = hn::BitCast(d, largest);
+    const float limit = scale * kLargestCode;
+    const bool fits = hn::AllTrue(d, hn::Le(magnitude, hn::Set(d, limit))) &&
+        !hn::AllTrue(d, hn::Lt(magnitude, hn::Set(d, limit * kSmallShare)));
+    if (HWY_UNLIKELY(!fits || scale == 0.0F)) {
+      NarrowInt8Row(table, row, step, weights);
+    }
+  }
+};
+
 // Prefetches the weights and slots of a row.
 template <class Row, CacheLevel kLevel>
 TESSERA_ROW_INLINE void PrefetchRow(const UpdateArgs& args, uint32_t row) {
@@ -651,10 +900,9 @@ TESSERA_ROW_INLINE void PrefetchRow(const UpdateArgs& args, uint32_t row) {
   if constexpr (kHasOneSlotPerRow<Row>) {
     PrefetchLine<kLevel>(args.slots[0] + row);
   }
-  const int64_t element = bytes_per_element(args.table.storage);
+  const int64_t row_bytes = bytes_of_row(args.table.storage, dim);
   PrefetchLines<kLevel>(
-      static_cast<const char*>(args.table.data) + offset * element,
-      dim * element);
+      static_cast<const char*>(args.table.data) + row * row_bytes, row_bytes);
   if constexpr (!kHasOneSlotPerRow<Row>) {
     for (size_t i = 0; i < Row::kSlots; ++i) {
       if (args.slots[i] != nullptr) {
@@ -688,7 +936,7 @@ HWY_INLINE PrefetchDistances DistancesOf(const UpdateArgs& args) {
   }
   const int64_t dim = args.table.dim;
   const int64_t row_bytes =
-      dim * (slots * floats + bytes_per_element(args.table.storage));
+      dim * slots * floats + bytes_of_row(args.table.storage, dim);
   return {
       update_prefetch_distance(row_bytes),
       prefetch_distance(row_bytes + dim * floats)};
@@ -822,8 +1070,8 @@ void UpdateRows(const UpdateArgs& args, const StepRow& step_row) {
 template <class Row, class... Rows>
 inline constexpr bool kIsAnyOf = (std::is_same_v<Row, Rows> || ...);
 
-// Whether a rule updates 16-bit rows without a copy of the row, which saves a third of the
-// time. The other rules are too rare to be worth the time that their loops take to compile.
+// Whether a rule updates 16-bit and 8-bit rows without a copy of the row, which saves a
+// third of the time. The other rules are too rare to be worth the time that their loops take to compile.
 // To compile all rules takes three times as long as to compile these four.
 template <class Row>
 inline constexpr bool kStepsWithoutCopy =
@@ -838,6 +1086,10 @@ void Update(const UpdateArgs& args, const void* rule) {
   }
   if constexpr (kStepsWithoutCopy<Row>) {
     if (args.table.rounding.is_stochastic) {
+      if (args.table.storage == Storage::kInt8) {
+        UpdateRows<Row>(args, StepInt8Row<Row>{args, typed});
+        return;
+      }
       if (args.table.storage == Storage::kBFloat16) {
         UpdateRows<Row>(
             args, StepRandomlyRoundedRow<Row, BFloat16Row>{args, typed});

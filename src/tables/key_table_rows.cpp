@@ -84,7 +84,7 @@ KeyTableRows::KeyTableRows(
       index_(std::move(index)),
       all_rows_(reserve_rows(
           index_.rows() + 1 + scratch_rows(index_.rows()),
-          config.dim,
+          stored_columns(config.dim, config.dtype),
           config.dtype,
           "the rows of table '" + shorten(name) + "'",
           touched_rows(*config.keys, index_.rows()))) {
@@ -122,7 +122,8 @@ at::Tensor KeyTableRows::initial_values(c10::ArrayRef<int64_t> keys) const {
       at::empty({static_cast<int64_t>(keys.size()), config_.dim}, at::kFloat);
   initialize_keys(initializer_of(config_), seed_, name_, keys.data(), values);
   if (config_.dtype != at::kFloat) {
-    check_initial_values(values.to(config_.dtype), config_, name_);
+    check_initial_values(
+        float_rows(rows_of_dtype(values, config_.dtype)), config_, name_);
   }
   return values;
 }
@@ -196,7 +197,7 @@ void KeyTableRows::assign(
   write_rows(
       rows,
       stored.data,
-      config_.dim * kernels::bytes_per_element(stored.storage),
+      kernels::bytes_of_row(stored.storage, config_.dim),
       [&](int64_t i) {
         kernels.assign_row(stored, rows[i], value + i * config_.dim);
       });

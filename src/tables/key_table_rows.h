@@ -25,7 +25,7 @@ namespace tessera {
 /// Keys and their rows.
 struct SortedKeyRows {
   at::Tensor keys = {};  // [keys] int64
-  at::Tensor rows = {};  // [keys, dim] of the table's dtype
+  at::Tensor rows = {};  // [keys, stored_columns()] of the table's dtype
 };
 
 /// Keys and the numbers of their rows.

@@ -37,23 +37,26 @@ std::string to_string(at::ScalarType dtype) {
       return "bfloat16";
     case at::kHalf:
       return "float16";
+    case at::kChar:
+      return "int8";
     default:
       TESSERA_CHECK_VALUE(
           false,
-          "[TableConfig] dtype must be kFloat, kBFloat16 or kHalf, but got k{}. Set it to one of these.",
+          "[TableConfig] dtype must be kFloat, kBFloat16, kHalf or kChar, but got k{}. Set it to one of these.",
           c10::toString(dtype));
   }
 }
 
 at::ScalarType dtype_from_string(std::string_view name) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kBFloat16, at::kHalf, at::kChar}) {
     if (name == to_string(dtype)) {
       return dtype;
     }
   }
   TESSERA_CHECK_VALUE(
       false,
-      "[TableConfig] dtype must be one of float32, bfloat16, float16, but got '{}'. Use one of these names.",
+      "[TableConfig] dtype must be one of float32, bfloat16, float16, int8, but got '{}'. Use one of these names.",
       shorten(name));
 }
 
@@ -124,8 +127,8 @@ void validate(const TableConfig& config) {
       config.zero_rows);
   TESSERA_CHECK_VALUE(
       config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||
-          config.dtype == at::kHalf,
-      "{} dtype must be kFloat, kBFloat16 or kHalf, but got k{}. Set it to one of these.",
+          config.dtype == at::kHalf || config.dtype == at::kChar,
+      "{} dtype must be kFloat, kBFloat16, kHalf or kChar, but got k{}. Set it to one of these.",
       where,
       c10::toString(config.dtype));
   if (config.initializer) {

@@ -3,7 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
+#include "src/common/parallel.h"
 #include "src/common/tensor_text.h"
 
 #include <ATen/core/grad_mode.h>
@@ -14,12 +16,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 namespace tessera {
 
 namespace {
 
-// The size of the parts in which a table of 16 bits is initialised: 16 MiB.
+// The size of the parts in which a table of 16 or 8 bits is initialised: 16 MiB.
 constexpr int64_t kPartFloats = int64_t{1} << 22;
 
 void fill_with_initializer(TableState& table, uint64_t seed) {
@@ -37,15 +41,15 @@ void fill_with_initializer(TableState& table, uint64_t seed) {
         numbers.step);
     return;
   }
-  // Rows of 16 bits are initialised as float32, part by part, and rounded to the nearest.
+  // Rows of fewer bits are initialised as float32, part by part, and rounded to the nearest.
   const int64_t part_rows = std::max<int64_t>(kPartFloats / config.dim, 1);
   for (int64_t begin = 0; begin < rows; begin += part_rows) {
     const int64_t end = std::min(rows, begin + part_rows);
     const at::Tensor part = at::empty({end - begin, config.dim}, at::kFloat);
     initialize_rows(
         initializer, seed, table.name, numbers[begin], part, numbers.step);
-    const at::Tensor rounded = part.to(config.dtype);
-    check_initial_values(rounded, config, table.name);
+    const at::Tensor rounded = rows_of_dtype(part, config.dtype);
+    check_initial_values(float_rows(rounded), config, table.name);
     table.parameters.slice(0, begin, end).copy_(rounded);
   }
 }
@@ -56,28 +60,97 @@ kernels::Storage storage_of(at::ScalarType dtype) {
       return kernels::Storage::kBFloat16;
     case at::kHalf:
       return kernels::Storage::kFloat16;
+    case at::kChar:
+      return kernels::Storage::kInt8;
     default:
       TORCH_INTERNAL_ASSERT(dtype == at::kFloat);
       return kernels::Storage::kFloat32;
   }
 }
 
-}  // namespace
-
-kernels::StoredRows stored_rows(const at::Tensor& rows) {
+kernels::StoredRows rows_at(void* data, const at::Tensor& rows) {
+  const int64_t header =
+      rows.scalar_type() == at::kChar ? kernels::kInt8HeaderBytes : 0;
   return {
-      .data = const_cast<void*>(rows.const_data_ptr()),
-      .dim = rows.size(1),
+      .data = data,
+      .dim = rows.size(1) - header,
       .vocab = rows.size(0),
       .storage = storage_of(rows.scalar_type())};
 }
 
+// Calls visit(begin, end) for parts of the rows, on all threads.
+template <class Visit>
+void for_parts(const at::Tensor& rows, const Visit& visit) {
+  constexpr int64_t kRowsPerTask = 1024;
+  const int64_t count = rows.size(0);
+  run_tasks(
+      (count + kRowsPerTask - 1) / kRowsPerTask,
+      static_cast<int64_t>(rows.nbytes()),
+      [&](int64_t task) {
+        visit(task * kRowsPerTask, std::min(count, (task + 1) * kRowsPerTask));
+      });
+}
+
+}  // namespace
+
+int64_t stored_columns(int64_t dim, at::ScalarType dtype) {
+  return dim + (dtype == at::kChar ? kernels::kInt8HeaderBytes : 0);
+}
+
+kernels::StoredRows stored_rows(const at::Tensor& rows) {
+  return rows_at(const_cast<void*>(rows.const_data_ptr()), rows);
+}
+
 kernels::StoredRows mutable_rows(at::Tensor& rows) {
-  return {
-      .data = rows.mutable_data_ptr(),
-      .dim = rows.size(1),
-      .vocab = rows.size(0),
-      .storage = storage_of(rows.scalar_type())};
+  return rows_at(rows.mutable_data_ptr(), rows);
+}
+
+at::Tensor float_rows(const at::Tensor& rows) {
+  if (rows.scalar_type() != at::kChar) {
+    return rows.to(at::kFloat);
+  }
+  const at::Tensor contiguous = rows.contiguous();
+  const kernels::StoredRows stored = stored_rows(contiguous);
+  const at::Tensor values = at::empty({stored.vocab, stored.dim}, at::kFloat);
+  auto* out = values.mutable_data_ptr<float>();
+  for_parts(contiguous, [&](int64_t begin, int64_t end) {
+    std::vector<uint32_t> ids(static_cast<size_t>(end - begin));
+    std::iota(ids.begin(), ids.end(), static_cast<uint32_t>(begin));
+    active_kernels().combine(
+        {.table = stored,
+         .ids = ids.data(),
+         .nnz = end - begin,
+         .out = out + begin * stored.dim,
+         .end_bag = end - begin});
+  });
+  return values;
+}
+
+void assign_rows(at::Tensor rows, const at::Tensor& values) {
+  if (rows.scalar_type() != at::kChar) {
+    rows.copy_(values);
+    return;
+  }
+  TORCH_INTERNAL_ASSERT(rows.is_contiguous());
+  const at::Tensor from = at::empty(values.sizes(), at::kFloat).copy_(values);
+  const auto* numbers = from.const_data_ptr<float>();
+  const kernels::StoredRows stored = mutable_rows(rows);
+  for_parts(rows, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      active_kernels().assign_row(stored, row, numbers + row * stored.dim);
+    }
+  });
+  note_write(rows);
+}
+
+at::Tensor rows_of_dtype(const at::Tensor& values, at::ScalarType dtype) {
+  if (dtype != at::kChar) {
+    return values.to(dtype);
+  }
+  at::Tensor rows =
+      at::empty({values.size(0), stored_columns(values.size(1), dtype)}, dtype);
+  assign_rows(rows, values);
+  return rows;
 }
 
 void note_write(const at::Tensor& tensor) {
@@ -145,7 +218,8 @@ void assign_table(TableState& table, const at::Tensor& values) {
   const at::NoGradGuard no_grad;
   const kernels::RowNumbers rows = table.rows.numbers;
   if (table.rows.count > 0) {
-    table.parameters.copy_(
+    assign_rows(
+        table.parameters,
         values.slice(0, rows.first, rows[table.rows.count - 1] + 1, rows.step));
   }
 }
@@ -167,8 +241,9 @@ at::Tensor read_local_rows(
       end);
   if (table.rows.count == table.config->vocabulary_size &&
       !table.rows.is_copy) {
-    return table.parameters.slice(0, begin, end)
-        .to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    const at::Tensor rows = table.parameters.slice(0, begin, end);
+    const at::Tensor numbers = float_rows(rows);
+    return numbers.is_alias_of(rows) ? numbers.clone() : numbers;
   }
   at::Tensor values = at::zeros({end - begin, table.config->dim}, at::kFloat);
   const kernels::RowNumbers rows = table.rows.numbers;
@@ -176,7 +251,7 @@ at::Tensor read_local_rows(
   const int64_t last = table.rows.count_before(end);
   if (first < last && !table.rows.is_copy) {
     values.slice(0, rows[first] - begin, rows[last - 1] - begin + 1, rows.step)
-        .copy_(table.parameters.slice(0, first, last));
+        .copy_(float_rows(table.parameters.slice(0, first, last)));
   }
   return values;
 }

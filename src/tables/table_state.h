@@ -64,7 +64,7 @@ struct TableState {
   std::optional<optim::OptimizerSpec> optimizer = {};
   /// The rows of the table that this process holds: all rows, unless it is sharded.
   LocalRows rows = {};
-  at::Tensor parameters = {};  // [rows.count, dim]
+  at::Tensor parameters = {};  // [rows.count, stored_columns()]
   /// The keys and the memory of a key table, whose `parameters` are its rows. nullptr
   /// for a table with a vocabulary.
   std::shared_ptr<KeyTableRows> key_rows = {};
@@ -99,8 +99,23 @@ struct TableState {
 /// do by themselves.
 void note_write(const at::Tensor& tensor);
 
-/// Describes a table's rows [rows, dim], of a dtype that TableConfig accepts, to kernels
-/// that only read.
+/// The columns of a tensor with rows of a dtype that TableConfig accepts: `dim`, or for
+/// kChar the bytes of a row in kernels::Storage::kInt8.
+int64_t stored_columns(int64_t dim, at::ScalarType dtype);
+
+/// Returns the numbers of a table's rows, [rows, dim] float32. They share the memory of
+/// `rows` if that is float32.
+at::Tensor float_rows(const at::Tensor& rows);
+
+/// Sets a table's rows to `values` [rows, dim], of a floating-point dtype, rounded to the
+/// nearest. Rows of kChar must be contiguous.
+void assign_rows(at::Tensor rows, const at::Tensor& values);
+
+/// Returns `values` [rows, dim] as a table of this dtype stores them, [rows,
+/// stored_columns()].
+at::Tensor rows_of_dtype(const at::Tensor& values, at::ScalarType dtype);
+
+/// Describes a table's rows, of a dtype that TableConfig accepts, to kernels that only read.
 kernels::StoredRows stored_rows(const at::Tensor& rows);
 
 /// Like stored_rows(), for kernels that write.

@@ -75,6 +75,9 @@ struct LoadOptions {
   /// Whether a table may have more rows than were saved. The additional rows keep their
   /// values. In a new layer, these are the initial values.
   bool grown = false;
+  /// Whether rows that were saved in another TableConfig::dtype are converted, to the
+  /// nearest number of the table's dtype. Memory for the saved rows is taken meanwhile.
+  bool convert_rows = false;
   /// The name of a checkpoint in the directory, as list_checkpoints() returns it. If
   /// empty, the newest checkpoint is loaded.
   std::string checkpoint = {};

@@ -33,6 +33,8 @@ struct PartialTPUEmbeddingOptions {
   uint64_t seed = 0;
   MissingSlots missing_slots = MissingSlots::kError;
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
+  /// See TPUEmbeddingOptions::check_memory.
+  bool check_memory = true;
 
   bool operator==(const PartialTPUEmbeddingOptions&) const = default;
 

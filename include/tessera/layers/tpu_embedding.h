@@ -3,6 +3,7 @@
 
 #include <c10/util/FunctionRef.h>
 #include <tessera/common/fields.h>
+#include <tessera/engine/memory_plan.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/engine/table_module.h>
 #include <tessera/features/feature.h>
@@ -82,6 +83,9 @@ struct TPUEmbeddingOptions {
   /// With kRefuse, an update raises an error for gradients that are not finite. fit()
   /// refuses them by default, whatever this option is.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
+  /// Whether a layer whose tables exceed MemoryPlan::limit is refused before they take any
+  /// memory. JSON does not have this option.
+  bool check_memory = true;
 
   bool operator==(const TPUEmbeddingOptions&) const = default;
 
@@ -94,6 +98,20 @@ struct TPUEmbeddingOptions {
       missing_slots,
       non_finite_gradients)
 };
+
+// snippet: tests/docs/reference_layers_test.cpp memory_plan
+/// What the tables of a layer with these options would need. Nothing is allocated.
+///
+///   const MemoryPlan plan = memory_plan(options, /*batch_size=*/4096);
+///   std::cout << to_string(plan);
+///
+/// `batch_size` sets MemoryPlan::step. On distributed::sharded_strategy() the plan is that
+/// of this process.
+/// Errors:  c10::ValueError for features, tables and optimizers that a layer refuses, and a
+///          batch size below 0.
+MemoryPlan memory_plan(
+    const TPUEmbeddingOptions& options,
+    int64_t batch_size = 0);
 
 // snippet: tests/docs/reference_layers_test.cpp TPUEmbeddingImpl
 /// A layer of embedding tables. It takes features and returns activations. Each table has

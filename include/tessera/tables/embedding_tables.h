@@ -26,7 +26,7 @@ class EmbeddingTables {
     TablePtr config = {};
     /// The config's name, or `table_{i}`.
     std::string name = {};
-    at::Tensor parameters = {};  // [vocab, dim] of the table's dtype
+    at::Tensor parameters = {};  // [vocab, dim]; float32 for kChar
     /// The keys of a table with TableConfig::keys, [keys] int64, ascending. `parameters`
     /// [keys, dim] is then a copy of their rows. Undefined for a table with a vocabulary.
     at::Tensor keys = {};

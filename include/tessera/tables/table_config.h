@@ -87,15 +87,24 @@ struct TableConfig {
   int64_t zero_rows = 0;
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
-  /// The dtype of the stored rows: kFloat, kBFloat16 or kHalf. Sums, updates and slots
-  /// are always float32. The dtypes of 16 bits need Strategy::fused() or
-  /// distributed::sharded_strategy(). A value rounded to 16 bits may exceed
-  /// clip_weight_max or Uniform's range by one unit in the last place. In kHalf, a value
-  /// of 65520 or more becomes infinite, and a value above 65504 may.
+  /// The dtype of the stored rows: kFloat, kBFloat16, kHalf or kChar. Sums, updates and
+  /// slots are always float32. The dtypes of fewer bits need Strategy::fused() or
+  /// distributed::sharded_strategy(). A rounded value may exceed clip_weight_max or
+  /// Uniform's range by one unit in the last place. In kHalf, a value of 65520 or more
+  /// becomes infinite, and a value above 65504 may.
+  ///
+  /// A row in kChar has a scale and `dim` codes, and takes dim + 2 bytes:
+  ///
+  ///   row[i] = scale * code[i]      code[i] in -127 .. 127
+  ///
+  /// The scale is a bfloat16. It grows when a number of the row needs it, and is halved when
+  /// all numbers would fit four times. A number of 0 is exact. If a number of a row is not
+  /// finite, the whole row becomes NaN.
+  /// Source: ALPT, Li et al. 2023, arXiv 2212.05735, with scales that are not learned.
   at::ScalarType dtype = at::kFloat;
-  /// Whether updates round to 16 bits up or down at random. The expectation is then the
-  /// float32 value, so steps below half a unit in the last place count, too. The rounding
-  /// is reproducible from the layer's seed. If false, updates round to the nearest.
+  /// Whether updates round to 16 or 8 bits up or down at random. The expectation is then
+  /// the float32 value, so steps below half a unit in the last place count, too. The
+  /// rounding is reproducible from the layer's seed. If false, updates round to the nearest.
   bool stochastic_rounding = true;
   /// Unset: lookups are not rounded.
   std::optional<QuantizationConfig> quantization = {};

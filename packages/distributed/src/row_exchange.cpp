@@ -733,10 +733,11 @@ class Exchange final : public RowExchange {
     const int64_t dim = groups_[group].dim;
     const at::ScalarType dtype = groups_[group].dtype;
     const int64_t count = route.groups[group].served_count;
-    at::Tensor rows = empty_in_step_memory({count, dim}, dtype);
+    const int64_t columns = stored_columns(dim, dtype);
+    at::Tensor rows = empty_in_step_memory({count, columns}, dtype);
     const std::vector<Run> runs = find_runs(group, route);
     const int64_t row_bytes =
-        dim * static_cast<int64_t>(c10::elementSize(dtype));
+        columns * static_cast<int64_t>(c10::elementSize(dtype));
     auto* out = static_cast<char*>(rows.mutable_data_ptr());
     run_tasks(
         static_cast<int64_t>(runs.size()), count * row_bytes, [&](int64_t i) {
@@ -775,8 +776,8 @@ class Exchange final : public RowExchange {
     const at::Tensor& parameters = lookup_rows_of(state_.tables[run.table]);
     const Route::ServedRows& served = route.served[run.table];
     const int64_t dim = served.rows.dim;
-    const int64_t row_bytes =
-        dim * static_cast<int64_t>(c10::elementSize(dtype));
+    const int64_t row_bytes = stored_columns(dim, dtype) *
+        static_cast<int64_t>(c10::elementSize(dtype));
     const uint32_t* ids = served.rows.ids.data() + run.begin;
     const int64_t count = run.end - run.begin;
     char* to = out + served.positions[run.begin] * row_bytes;

@@ -43,7 +43,7 @@ struct Route : LookupRoute {
   std::vector<ServedRows> served = {};  // one per table
 };
 
-/// Tables whose rows travel as one tensor, [rows, dim].
+/// Tables whose rows travel as one tensor, [rows, stored_columns(dim, dtype)].
 struct TableGroup {
   int64_t dim = 0;
   at::ScalarType dtype = at::kFloat;

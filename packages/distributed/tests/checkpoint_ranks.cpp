@@ -61,6 +61,7 @@ TPUEmbeddingOptions options_for(Strategy strategy) {
            {"whole", FeatureConfig{.table = table("whole", 5, at::kFloat)}},
            {"few", FeatureConfig{.table = table("few", 2, at::kFloat)}},
            {"half", FeatureConfig{.table = table("half", 31, at::kBFloat16)}},
+           {"bytes", FeatureConfig{.table = table("bytes", 29, at::kChar)}},
            // Three partitions.
            {"keys",
             with_keys(
@@ -92,6 +93,7 @@ Features batch(int64_t step, int64_t begin, int64_t end) {
       {"copy", 7},
       {"whole", 5},
       {"few", 2},
+      {"bytes", 29},
       {"half", 31}};
   for (const auto& [name, rows] : tables) {
     std::vector<int64_t> ids;

@@ -126,7 +126,7 @@ class ShardedCase {
             ? *options.optimizer
             : specs[pick(0, static_cast<int64_t>(specs.size()) - 1)].spec};
     if (!options.only_float32 && pick(0, 4) == 0) {
-      config.dtype = at::kBFloat16;
+      config.dtype = pick(0, 1) == 0 ? at::kBFloat16 : at::kChar;
     }
     config.trainable = pick(0, 7) != 0;
     if (pick(0, 5) == 0) {

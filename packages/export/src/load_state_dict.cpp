@@ -92,7 +92,7 @@ class DestinationList {
       memory_.insert(state.tables[i].parameters.storage().data());
       destinations_[prefix + exporting::stored_name(i)] = {
           .sizes = {config.vocabulary_size, config.dim},
-          .dtype = config.dtype,
+          .dtype = config.dtype == at::kChar ? at::kFloat : config.dtype,
           .is_alias = !is_new,
           .assign = [&tables,
                      name = state.tables[i].name](const at::Tensor& values) {

@@ -113,8 +113,10 @@ TEST_P(ExportFormatsTest, RowsOfOtherDtypes) {
       {{at::arange(10, at::kLong)}},
       {{ragged({{1, 2, 3}, {}, {4}})}},
       {{ragged({{1, 2}, {}, {3}}), floats({1, 2, 3})}}};
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kBFloat16, at::kHalf, at::kChar}) {
     expect_agrees(layer_of({.dtype = dtype}), inputs);
+    expect_agrees(layer_of({.dtype = dtype}), inputs, {.dtype = at::kFloat});
   }
   expect_agrees(layer_of(), inputs, {.dtype = at::kChar}, 1e-2);
   expect_agrees(layer_of(), inputs, {.dtype = at::kHalf}, 1e-3);

@@ -155,7 +155,7 @@ TEST_P(ExportKeysTest, NegativePaddingIsDroppedWithoutValidation) {
 }
 
 TEST_P(ExportKeysTest, RowsOfOtherDtypes) {
-  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kChar}) {
     TPUEmbedding layer =
         layer_of({.dtype = dtype, .padding_key = 5}, spread_keys());
     expect_agrees_on_all_kinds(layer, 5);

@@ -212,6 +212,15 @@ TEST(ExportTest, RowsOfAnyDtypeAreExportedAsTheyAre) {
   }
 }
 
+TEST(ExportTest, RowsOfInt8KeepTheirCodes) {
+  TPUEmbedding layer = layer_of({.dtype = at::kChar});
+  torch::jit::Module loaded = export_and_load(layer);
+  EXPECT_EQ(loaded.attr("table_0").toTensor().scalar_type(), at::kChar);
+  EXPECT_TENSOR_EQ(
+      run_embedding(loaded, {{"f", {at::arange(10, at::kLong)}}})["f"],
+      layer->embedding_tables()["t"]);
+}
+
 TEST(ExportTest, SixteenBitRowsAreRounded) {
   TPUEmbedding layer = layer_of();
   const at::Tensor ids = at::arange(10, at::kLong);

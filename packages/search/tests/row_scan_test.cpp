@@ -57,7 +57,7 @@ class Rows {
   Rows(const Format& format, int64_t dim, const std::vector<float>& values)
       : format_(format), dim_(dim), count_(values.size() / dim) {
     row_bytes_ = format.bits != 0 ? QuantizedRow::bytes(dim, format.bits)
-                                  : dim * bytes_per_element(format.storage);
+                                  : bytes_of_row(format.storage, dim);
     bytes_.resize(
         count_ * row_bytes_ + (format.bits != 0 ? kernels::kReadAfterRow : 0));
     for (int64_t row = 0; row < count_; ++row) {

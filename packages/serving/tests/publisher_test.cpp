@@ -29,7 +29,8 @@ void train(PublishedModel& model, uint64_t seed, int steps = 1) {
 
 // Whatever is between the versions, each gives the bits of the layer.
 TEST_F(PublisherTest, EachVersionLooksUpTheBitsOfTheLayer) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kBFloat16, at::kHalf, at::kChar}) {
     SCOPED_TRACE(c10::toString(dtype));
     const auto model =
         std::make_shared<PublishedModel>(PublishedModelOptions{.dtype = dtype});

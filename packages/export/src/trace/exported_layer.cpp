@@ -108,7 +108,7 @@ at::Tensor read_ids(
   const at::Tensor rows = read_stored(stored, ids);
   if (stored.scales.defined() && !stored.is_placeholder) {
     const at::Tensor exact =
-        table.parameters.detach().index_select(0, ids).to(at::kFloat);
+        float_rows(table.parameters.detach().index_select(0, ids));
     const at::Tensor step = stored.scales.index_select(0, ids).unsqueeze(1);
     TESSERA_CHECK(
         ((rows - exact).abs() <= step + 1e-6 * exact.abs()).all().item<bool>(),

@@ -31,6 +31,17 @@ namespace {
 // second-level cache.
 constexpr int64_t kPartFloats = int64_t{1} << 18;
 
+void check_finite(
+    const at::Tensor& scales,
+    const std::string& name,
+    const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      at::isfinite(scales).all().item<bool>(),
+      "{} table '{}' can't be stored as int8: its rows and their range must be finite, but some have infinity or NaN. Correct the rows, or export as kFloat.",
+      where,
+      shorten(name));
+}
+
 void store_as_int8(
     const at::Tensor& rows,
     StoredTable& stored,
@@ -39,11 +50,7 @@ void store_as_int8(
     const std::string& where) {
   const at::Tensor lowest = rows.amin(1);
   const at::Tensor step = (rows.amax(1) - lowest) / 255.0;
-  TESSERA_CHECK_VALUE(
-      at::isfinite(step).all().item<bool>(),
-      "{} table '{}' can't be stored as int8: its rows and their range must be finite, but some have infinity or NaN. Correct the rows, or export as kFloat.",
-      where,
-      shorten(name));
+  check_finite(step, name, where);
   // A row whose values are all equal has the step 0, and its value as the offset.
   const at::Tensor divisor = at::where(step == 0, at::ones_like(step), step);
   const at::Tensor bytes =
@@ -54,8 +61,30 @@ void store_as_int8(
   stored.offsets.slice(0, begin, end).copy_(lowest + step * 128.0);
 }
 
+// Rows of kChar are split into scales and codes.
 bool is_stored_as_it_is(const TableState& table, at::ScalarType dtype) {
-  return table.key_rows == nullptr && table.parameters.scalar_type() == dtype;
+  return table.key_rows == nullptr && table.parameters.scalar_type() == dtype &&
+      dtype != at::kChar;
+}
+
+// The scale and the codes of rows in kernels::Storage::kInt8, without another rounding.
+// Errors:  c10::ValueError for a row that is not finite.
+void store_codes(
+    const at::Tensor& rows,
+    StoredTable& stored,
+    int64_t begin,
+    const std::string& name,
+    const std::string& where) {
+  const int64_t header = kernels::kInt8HeaderBytes;
+  const int64_t end = begin + rows.size(0);
+  stored.rows.slice(0, begin, end).copy_(rows.slice(1, header));
+  stored.scales.slice(0, begin, end)
+      .copy_(rows.slice(1, 0, header)
+                 .clone(at::MemoryFormat::Contiguous)
+                 .view(at::kBFloat16)
+                 .squeeze(1));
+  stored.offsets.slice(0, begin, end).zero_();
+  check_finite(stored.scales.slice(0, begin, end), name, where);
 }
 
 // The row number of each key, and then the row number for unknown keys.
@@ -97,7 +126,7 @@ StoredTable placeholder_of(const TableState& table, at::ScalarType dtype) {
   }
   const int64_t count = stored_rows(table);
   StoredTable stored{
-      .rows = zeros_without_memory({count, table.parameters.size(1)}, dtype),
+      .rows = zeros_without_memory({count, table.config->dim}, dtype),
       .is_placeholder = true};
   if (dtype == at::kChar) {
     stored.scales = zeros_without_memory({count}, at::kFloat);
@@ -136,18 +165,23 @@ StoredTable store(
         : source.slice(0, begin, end);
   };
   const int64_t count = numbers.defined() ? numbers.size(0) : source.size(0);
-  if (source.scalar_type() == dtype) {
+  if (source.scalar_type() == dtype && dtype != at::kChar) {
     return {.rows = slice(0, count)};
   }
-  StoredTable stored{.rows = at::empty({count, source.size(1)}, dtype)};
+  const int64_t dim = table.config->dim;
+  StoredTable stored{.rows = at::empty({count, dim}, dtype)};
   if (dtype == at::kChar) {
     stored.scales = at::empty({count}, at::kFloat);
     stored.offsets = at::empty({count}, at::kFloat);
   }
-  const int64_t part_rows = std::max<int64_t>(kPartFloats / source.size(1), 1);
+  const int64_t part_rows = std::max<int64_t>(kPartFloats / dim, 1);
   for (int64_t begin = 0; begin < count; begin += part_rows) {
     const int64_t end = std::min(count, begin + part_rows);
-    const at::Tensor rows = slice(begin, end).to(at::kFloat);
+    if (source.scalar_type() == dtype) {
+      store_codes(slice(begin, end), stored, begin, table.name, where);
+      continue;
+    }
+    const at::Tensor rows = float_rows(slice(begin, end));
     if (dtype == at::kChar) {
       store_as_int8(rows, stored, begin, table.name, where);
       continue;

@@ -56,7 +56,7 @@ constexpr double kLargestInteger = 32767.0;
 int64_t row_bytes_of(const RowMemory& rows, int64_t dim) {
   return rows.quantized_bits != 0
       ? QuantizedRow::bytes(dim, rows.quantized_bits)
-      : dim * bytes_per_element(rows.storage);
+      : kernels::bytes_of_row(rows.storage, dim);
 }
 
 bool is_float32(const RowMemory& rows) {

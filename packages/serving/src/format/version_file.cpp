@@ -21,16 +21,12 @@ namespace tessera::serving {
 
 namespace {
 
-constexpr int64_t kFormatVersion = 1;
+constexpr int64_t kMaxFormatVersion = 2;
 constexpr std::string_view kVersionPrefix = "version_";
 constexpr int64_t kMaxSequence = int64_t{1} << 20;
 
-constexpr std::array<const char*, 5> kFormats{
-    "float32",
-    "bfloat16",
-    "float16",
-    "int8",
-    "int4"};
+constexpr std::array<const char*, 6>
+    kFormats{"float32", "bfloat16", "float16", "int8", "int4", "table_int8"};
 
 bool is_combiner(const std::string& name) {
   bool is_known = false;
@@ -54,10 +50,11 @@ class VersionChecker {
 
   void check() {
     TESSERA_CHECK_VALUE(
-        version_.format_version == kFormatVersion,
-        "{} expected format_version {}, but got {}. Read it with the version of Tessera that wrote it.",
+        version_.format_version >= 1 &&
+            version_.format_version <= kMaxFormatVersion,
+        "{} expected format_version 1 to {}, but got {}. Read it with the version of Tessera that wrote it.",
         where_,
-        kFormatVersion,
+        kMaxFormatVersion,
         version_.format_version);
     expect(
         version_.version >= 1 && version_.base >= 1 &&
@@ -130,7 +127,10 @@ class VersionChecker {
         ? row_bytes(format_from_string(table.format), table.dim)
         : 0;
     expect(
-        bytes > 0 && table.count >= 0 && table.count < kMaxRows &&
+        bytes > 0 &&
+            version_with(format_from_string(table.format)) <=
+                version_.format_version &&
+            table.count >= 0 && table.count < kMaxRows &&
             table.vocabulary_size >= 0 && table.vocabulary_size < kMaxRows &&
             (!table.keys ||
              (table.keys->capacity >= 1 && table.keys->capacity < kMaxRows)) &&
@@ -184,14 +184,25 @@ std::string to_string(StoredFormat format) {
 }
 
 StoredFormat format_from_string(std::string_view name) {
-  return value_named<StoredFormat::kInt4>(
+  return value_named<StoredFormat::kTableInt8>(
       name, kFormats, "[serving] the format of rows");
 }
 
+int64_t version_with(StoredFormat format) {
+  return format == StoredFormat::kTableInt8 ? 2 : 1;
+}
+
 int64_t row_bytes(StoredFormat format, int64_t dim) {
-  const int bits = bits_of(format);
-  return is_quantized(format) ? kernels::QuantizedRow::bytes(dim, bits)
-                              : bits / 8 * dim;
+  return is_quantized(format)
+      ? kernels::QuantizedRow::bytes(dim, bits_of(format))
+      : kernels::bytes_of_row(storage_of(format), dim);
+}
+
+kernels::Storage storage_of(StoredFormat format) {
+  return format == StoredFormat::kBFloat16 ? kernels::Storage::kBFloat16
+      : format == StoredFormat::kFloat16   ? kernels::Storage::kFloat16
+      : format == StoredFormat::kTableInt8 ? kernels::Storage::kInt8
+                                           : kernels::Storage::kFloat32;
 }
 
 std::string to_text(const VersionFile& version) {

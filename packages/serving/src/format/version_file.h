@@ -23,6 +23,10 @@
 #include <string_view>
 #include <vector>
 
+namespace tessera::kernels {
+enum class Storage : uint8_t;
+}  // namespace tessera::kernels
+
 namespace tessera::serving {
 
 /// How the numbers of a row are stored.
@@ -31,21 +35,29 @@ enum class StoredFormat : uint8_t {
   kBFloat16,
   kFloat16,
   kInt8,
-  kInt4
+  kInt4,
+  kTableInt8
 };
 
-/// "float32", "bfloat16", "float16", "int8", "int4".
+/// "float32", "bfloat16", "float16", "int8", "int4", "table_int8".
 std::string to_string(StoredFormat format);
 StoredFormat format_from_string(std::string_view name);
 
-/// The bits of a number. Rows of 8 or 4 bits are quantized.
+/// The bits of a number.
 constexpr int bits_of(StoredFormat format) {
-  constexpr std::array<int, 5> kBits{32, 16, 16, 8, 4};
+  constexpr std::array<int, 6> kBits{32, 16, 16, 8, 4, 8};
   return kBits.at(static_cast<size_t>(format));
 }
+/// Whether rows are those of kernels::QuantizedRow. Rows of kTableInt8 are those of
+/// kernels::Storage::kInt8.
 constexpr bool is_quantized(StoredFormat format) {
-  return bits_of(format) <= 8;
+  return format == StoredFormat::kInt8 || format == StoredFormat::kInt4;
 }
+/// How kernels::StoredRows stores a format that is not quantized.
+kernels::Storage storage_of(StoredFormat format);
+
+/// The first format_version that has the format.
+int64_t version_with(StoredFormat format);
 
 /// The bytes of a row.
 int64_t row_bytes(StoredFormat format, int64_t dim);

@@ -23,14 +23,6 @@ namespace tessera::serving {
 
 namespace {
 
-template <class From>
-void widen(const std::byte* from, int64_t dim, float* to) {
-  const auto* values = reinterpret_cast<const From*>(from);
-  for (int64_t i = 0; i < dim; ++i) {
-    to[i] = static_cast<float>(values[i]);
-  }
-}
-
 // Returns false if a finite number becomes infinite.
 template <class To>
 bool narrow(const float* from, int64_t dim, std::byte* to) {
@@ -47,8 +39,8 @@ bool narrow(const float* from, int64_t dim, std::byte* to) {
 // Copies rows of a table in the format in which they are published.
 class RowCopier {
  public:
-  // `values` are the rows of the table, [rows, dim]. It copies those with the numbers
-  // `chosen`, or all.
+  // `values` are TableState::parameters. It copies the rows with the numbers `chosen`, or
+  // all.
   RowCopier(
       std::string table_name,
       at::Tensor values,
@@ -90,18 +82,22 @@ class RowCopier {
  private:
   // Returns false if the format can't store a number of the row.
   bool copy_row(int64_t row, std::byte* out, float* scratch) const {
-    const std::byte* from = data_ + row * table_row_bytes_;
+    const void* from =
+        static_cast<const std::byte*>(rows_.data) + row * table_row_bytes_;
     if (is_copy_) {
       std::memcpy(out, from, static_cast<size_t>(row_bytes_));
       return true;
     }
-    const auto* values = reinterpret_cast<const float*>(from);
-    if (dtype_ == at::kBFloat16) {
-      widen<c10::BFloat16>(from, dim_, scratch);
-      values = scratch;
-    } else if (dtype_ == at::kHalf) {
-      widen<c10::Half>(from, dim_, scratch);
-      values = scratch;
+    const float* values = scratch;
+    if (rows_.storage == kernels::Storage::kFloat32) {
+      values = static_cast<const float*>(from);
+    } else {
+      active_kernels().combine(
+          {.table = rows_,
+           .rows = &from,
+           .nnz = 1,
+           .out = scratch,
+           .end_bag = 1});
     }
     switch (format_) {
       case StoredFormat::kFloat32:
@@ -113,6 +109,7 @@ class RowCopier {
         return narrow<c10::Half>(values, dim_, out);
       case StoredFormat::kInt8:
       case StoredFormat::kInt4:
+      case StoredFormat::kTableInt8:
         break;
     }
     return kernels::quantize_row(values, dim_, bits_of(format_), out);
@@ -122,15 +119,13 @@ class RowCopier {
   at::Tensor values_;
   StoredFormat format_;
   std::optional<std::vector<uint32_t>> chosen_;
-  const std::byte* data_ =
-      static_cast<const std::byte*>(values_.const_data_ptr());
-  at::ScalarType dtype_ = values_.scalar_type();
-  int64_t dim_ = values_.size(1);
-  int64_t table_row_bytes_ =
-      dim_ * static_cast<int64_t>(values_.element_size());
+  kernels::StoredRows rows_ = stored_rows(values_);
+  int64_t dim_ = rows_.dim;
+  int64_t table_row_bytes_ = kernels::bytes_of_row(rows_.storage, dim_);
   int64_t row_bytes_ = serving::row_bytes(format_, dim_);
   // Whether the bytes are copied as they are.
-  bool is_copy_ = format_ == stored_format(RowFormat::kTable, dtype_);
+  bool is_copy_ =
+      format_ == stored_format(RowFormat::kTable, values_.scalar_type());
 };
 
 // The parts of what pack() gives for one rank.
@@ -180,6 +175,7 @@ StoredFormat stored_format(RowFormat format, at::ScalarType dtype) {
       ? static_cast<StoredFormat>(static_cast<int>(format) - 1)
       : dtype == at::kBFloat16 ? StoredFormat::kBFloat16
       : dtype == at::kHalf     ? StoredFormat::kFloat16
+      : dtype == at::kChar     ? StoredFormat::kTableInt8
                                : StoredFormat::kFloat32;
 }
 

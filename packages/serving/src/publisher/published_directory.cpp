@@ -94,6 +94,8 @@ VersionFile write_data(const VersionContent& content, DataFile& data) {
   for (const TableContent& table : content.tables) {
     TableFile& in_file = file.tables.emplace_back(table.file);
     in_file.rows = write_rows(table, data);
+    file.format_version = std::max(
+        file.format_version, version_with(format_from_string(in_file.format)));
     if (table.numbers) {
       in_file.numbers = data.section(*table.numbers);
     }

@@ -244,12 +244,6 @@ class KeyOverlay {
 
 namespace {
 
-kernels::Storage storage_of(StoredFormat format) {
-  return format == StoredFormat::kBFloat16 ? kernels::Storage::kBFloat16
-      : format == StoredFormat::kFloat16   ? kernels::Storage::kFloat16
-                                           : kernels::Storage::kFloat32;
-}
-
 // Memory of this thread that lookups use again.
 template <class T>
 T* scratch(int64_t size) {
