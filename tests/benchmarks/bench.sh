@@ -11,6 +11,8 @@ bench_usage() {
                                   all cores (installs as much, but no library with --peer none);
                                   --threads-list 1,2,4 sets the numbers; --json and --from work as above
                     --growth      draw how times grow with each size
+                    --large       measure the memory and the steps of tables of 20 to 150 million rows, in float32,
+                                  bfloat16 and int8 (needs 20 GB of memory)
                     --overlap     time lookups during dense work
                     --checkpoint  time saving and loading a big table, with --keys a key table (needs 25 GB of disk)
                     --sharded     time steps of several processes; --ranks N sets their number, and
@@ -100,6 +102,7 @@ run_bench() {
       compare "$script" charts "$folder/embedding_benchmark" "$@"
       ;;
     --growth) compare growth.py charts "$folder/embedding_benchmark" "$@" ;;
+    --large) compare large_tables.py charts "$folder/embedding_benchmark" "$@" ;;
     --key-quality) compare key_quality.py charts "$folder/key_quality_benchmark" "$@" ;;
     --sources) compare compare_sources.py charts "$folder/source_benchmark" "$@" ;;
     --dlrm)

@@ -340,7 +340,8 @@ void run(const Options& options) {
           {"gb_per_s", bytes / ms / 1e6},
           {"start_ms", start.ms},
           {"stored_bytes", stored_bytes(workload, operation)},
-          {"resident_bytes", start.resident_bytes}};
+          {"resident_bytes", start.resident_bytes},
+          {"process_bytes", resident_now()}};
       line.update(limits);
       std::cout << line.dump() << std::endl;
     }
