@@ -82,6 +82,20 @@ TEST_F(EngineReferenceTest, TableConfig) {
   expect_close(activations["user"], activations["friends"]);
 }
 
+TEST_F(EngineReferenceTest, ATableOfFewBytes) {
+  // snippet: small_table
+  const TablePtr users = make_table(
+      {.name = "users",
+       .vocabulary_size = 1000,
+       .dim = 64,
+       .optimizer = optim::RowWiseAdagrad{.learning_rate = 0.05},
+       .dtype = at::kChar});
+  // end snippet
+  const MemoryPlan plan =
+      memory_plan({.features = {{"user", FeatureConfig{.table = users}}}});
+  EXPECT_EQ(plan.bytes(), 1000 * 70);
+}
+
 TEST_F(EngineReferenceTest, QuantizationConfig) {
   // snippet: QuantizationConfig
   const TablePtr users = make_table(

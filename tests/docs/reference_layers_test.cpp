@@ -59,6 +59,18 @@ class LayersReferenceTest : public test::PagesTest {
 
 // Embeddings.
 
+TEST_F(LayersReferenceTest, MemoryPlan) {
+  testing::internal::CaptureStdout();
+  // snippet: memory_plan
+  const MemoryPlan plan = memory_plan(options, /*batch_size=*/4096);
+  std::cout << to_string(plan);
+  // end snippet
+  EXPECT_CONTAINS(
+      testing::internal::GetCapturedStdout(), "table 'movies': 0.0 MiB");
+  EXPECT_EQ(plan.tables.size(), 2);
+  EXPECT_EQ(plan.step, 2 * 3 * 4096 * 2 * 4);
+}
+
 TEST_F(LayersReferenceTest, TPUEmbedding) {
   const auto loss_of = [](const at::Tensor& activation) {
     return activation.sum();
