@@ -67,8 +67,8 @@ struct EmbeddingEngineOptions {
   MissingSlots missing_slots = MissingSlots::kError;
   /// With kRefuse, apply_gradients() raises an error for gradients that are not finite.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
-  /// Whether an engine whose tables exceed MemoryPlan::limit is refused before they take any
-  /// memory.
+  /// If true, an engine whose tables exceed MemoryPlan::limit is refused before they take
+  /// any memory.
   bool check_memory = true;
 
   bool operator==(const EmbeddingEngineOptions&) const = default;

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// What the tables of a layer need, and how much memory this process can have.
+/// Says what the tables of a layer need, and how much memory this process can have.
 struct MemoryPlan {
   /// The bytes of the part of a table that this process holds.
   struct Table {
@@ -18,8 +18,8 @@ struct MemoryPlan {
     int64_t slots = 0;
     /// The index of a key table that has all its keys.
     int64_t keys = 0;
-    /// Whether memory is taken as keys come, so that it may never be needed. True for key
-    /// tables without DynamicKeys::preallocate.
+    /// If true, the table takes memory as keys come, and may never need all of it. Key tables
+    /// without DynamicKeys::preallocate do so.
     bool is_lazy = false;
 
     int64_t bytes() const;
@@ -27,9 +27,9 @@ struct MemoryPlan {
   std::vector<Table> tables = {};
   /// The bytes of the activations of one batch and of their gradients.
   int64_t step = 0;
-  /// The smallest of the limit of the cgroup, without swap, RLIMIT_AS, and memory with swap,
-  /// in bytes. If none of them is known, it is the largest int64_t. RLIMIT_AS limits
-  /// addresses, which lazy tables take at once.
+  /// The smallest of three numbers of bytes: the limit of the cgroup, which has no swap,
+  /// RLIMIT_AS, and the memory of the machine with its swap. If none of them is known, it is
+  /// the largest int64_t. RLIMIT_AS limits addresses, which lazy tables take at once.
   int64_t limit = 0;
   std::string limit_name = {};
 

@@ -67,10 +67,9 @@ class TableModule {
 
   /// The tables as tensors that share the memory of the module: writing to them changes
   /// it. The rows of a table with TableConfig::keys are a copy, and so are rows of kChar,
-  /// which become float32. Don't write between
-  /// begin_forward() and finish_forward(), in a prefetch() loop, or while batches of an
-  /// EmbeddingEngine are in flight. There, call update_embedding_table(), which waits for
-  /// the lookups.
+  /// which become float32. Don't write between begin_forward() and finish_forward(), in a
+  /// prefetch() loop, or while batches of an EmbeddingEngine are in flight. There, call
+  /// update_embedding_table(), which waits for the lookups.
   /// Errors:  c10::Error on a sharded strategy, where no process has all rows.
   EmbeddingTables embedding_tables() const;
 

@@ -83,7 +83,7 @@ struct TPUEmbeddingOptions {
   /// With kRefuse, an update raises an error for gradients that are not finite. fit()
   /// refuses them by default, whatever this option is.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
-  /// Whether a layer whose tables exceed MemoryPlan::limit is refused before they take any
+  /// If true, a layer whose tables exceed MemoryPlan::limit is refused before they take any
   /// memory. JSON does not have this option.
   bool check_memory = true;
 
@@ -100,7 +100,8 @@ struct TPUEmbeddingOptions {
 };
 
 // snippet: tests/docs/reference_layers_test.cpp memory_plan
-/// What the tables of a layer with these options would need. Nothing is allocated.
+/// Returns what the tables of a layer with these options would need. It allocates none of
+/// them.
 ///
 ///   const MemoryPlan plan = memory_plan(options, /*batch_size=*/4096);
 ///   std::cout << to_string(plan);

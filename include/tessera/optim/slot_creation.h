@@ -15,10 +15,10 @@ namespace tessera::optim {
 struct SlotRequest {
   /// The name of the table that the slot belongs to.
   std::string table = {};
-  /// The rows of this table, [vocab, dim], which share the layer's memory, except for a
-  /// float32 copy of rows of 8 bits. With a sharded
-  /// strategy, these are the rows of this rank. With Strategy::host() and padded(), this
-  /// tensor is the layer's parameter, so an optimizer can use it as the key of its state:
+  /// The rows of this table, [vocab, dim], which share the layer's memory. Rows of kChar are
+  /// a float32 copy instead. With a sharded strategy, these are the rows of this rank. With
+  /// Strategy::host() and padded(), this tensor is the layer's parameter, so an optimizer can
+  /// use it as the key of its state:
   /// add_slot(request.parameters, ...).
   at::Tensor parameters = {};
   /// Upstream's name: "accumulators", "momenta", ...
