@@ -25,7 +25,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class RowType, Places kPlaces>
 struct BagsOf {
   using Row = RowType;
-  static constexpr bool kHasPointers = kPlaces == Places::kPointers;
 
   const CombineArgs& args;
   const typename Row::Element* table;

@@ -435,17 +435,24 @@ HWY_INLINE void RoundRow(
   }
 }
 
-struct WidenInt8 {
-  const int8_t* from;
+// The weights of a row in kInt8, for reading.
+struct CodedWeights {
+  const int8_t* codes;
   float scale;
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> Load(D d, int64_t column) const {
+    return hn::Mul(Int8Row::Load(d, codes + column), hn::Set(d, scale));
+  }
+};
+
+struct WidenInt8 {
+  CodedWeights from;
   float* to;
 
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {
-    hn::StoreU(
-        hn::Mul(Int8Row::Load(d, from + column), hn::Set(d, scale)),
-        d,
-        to + column);
+    hn::StoreU(from.Load(d, column), d, to + column);
   }
 };
 
@@ -588,7 +595,7 @@ HWY_NOINLINE void WidenRow(
     float* weights) {
   if (table.storage == Storage::kInt8) {
     const int8_t* codes = FirstCode(table, row);
-    ForColumns(table.dim, WidenInt8{codes, Int8Row::ScaleOf(codes), weights});
+    ForColumns(table.dim, WidenInt8{{codes, Int8Row::ScaleOf(codes)}, weights});
     return;
   }
   const auto* from = static_cast<const uint16_t*>(table.data) + row * table.dim;
@@ -683,17 +690,6 @@ struct RandomlyRoundedWeights {
     const auto random = RandomHalvesOfTwo(d32, key, column);
     Stored::StoreAtRandom(d, first, random.first, row + column);
     Stored::StoreAtRandom(d, second, random.second, row + next);
-  }
-};
-
-// The weights of a row in kInt8, for reading.
-struct CodedWeights {
-  const int8_t* codes;
-  float scale;
-
-  template <class D>
-  HWY_INLINE hn::Vec<D> Load(D d, int64_t column) const {
-    return hn::Mul(Int8Row::Load(d, codes + column), hn::Set(d, scale));
   }
 };
 
