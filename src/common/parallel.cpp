@@ -36,27 +36,19 @@ namespace {
 // it would see no order between the caller's writes, the tasks and the caller's later
 // reads.
 #ifdef TESSERA_MARK_TASKS
-char fork_point;
-char join_point;
-
-void mark_fork() {
-  __tsan_release(&fork_point);
+void release(char& point) {
+  __tsan_release(&point);
 }
-void mark_task_begin() {
-  __tsan_acquire(&fork_point);
-}
-void mark_task_end() {
-  __tsan_release(&join_point);
-}
-void mark_join() {
-  __tsan_acquire(&join_point);
+void acquire(char& point) {
+  __tsan_acquire(&point);
 }
 #else
-void mark_fork() {}
-void mark_task_begin() {}
-void mark_task_end() {}
-void mark_join() {}
+void release(char& /*point*/) {}
+void acquire(char& /*point*/) {}
 #endif
+
+char fork_point;
+char join_point;
 
 // The process in which this thread has run tasks on several threads, or 0. OpenMP
 // keeps these threads, and a forked child would wait for them forever.
@@ -171,7 +163,7 @@ void run_tasks(
     }
     const at::internal::ThreadIdGuard number(thread);
     const c10::ParallelGuard parallel(true);
-    mark_task_begin();
+    acquire(fork_point);
     try {
       ranges.run(thread, task);
     } catch (...) {  // must not pass through GOMP_parallel
@@ -180,10 +172,10 @@ void run_tasks(
         error = std::current_exception();
       }
     }
-    mark_task_end();
+    release(join_point);
   };
   process_with_threads = ::getpid();
-  mark_fork();
+  release(fork_point);
   // This wakes all threads, even for two tasks. If the number of threads changed from call
   // to call, libgomp would end threads and start them again (PyTorch's issue 32008).
   GOMP_parallel(
@@ -191,7 +183,7 @@ void run_tasks(
       &work,
       /*threads=*/0,
       /*flags=*/0);
-  mark_join();
+  acquire(join_point);
   if (error) {
     std::rethrow_exception(error);
   }

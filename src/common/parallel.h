@@ -3,6 +3,7 @@
 
 #include <c10/util/FunctionRef.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace tessera {
@@ -44,5 +45,15 @@ void run_tasks(
     int64_t count,
     int64_t bytes,
     c10::function_ref<void(int64_t)> task);
+
+/// Calls run(begin, end) for ranges of `size` numbers that cover [0, count), each as a task
+/// of run_tasks(). The last range may be shorter.
+template <class Run>
+void run_ranges(int64_t count, int64_t size, int64_t bytes, const Run& run) {
+  run_tasks((count + size - 1) / size, bytes, [&](int64_t task) {
+    const int64_t begin = task * size;
+    run(begin, std::min(count, begin + size));
+  });
+}
 
 }  // namespace tessera

@@ -45,14 +45,14 @@ void fill_random(
   args.out = rows.mutable_data_ptr<float>();
   if (keys != nullptr) {
     constexpr int64_t kKeysPerTask = 256;
-    run_tasks(
-        (count + kKeysPerTask - 1) / kKeysPerTask,
+    run_ranges(
+        count,
+        kKeysPerTask,
         count * args.dim * 8,
-        [&](int64_t task) {
+        [&](int64_t begin, int64_t end) {
           kernels::RandomArgs row = args;
           row.end_row = 1;
-          const int64_t end = std::min(count, (task + 1) * kKeysPerTask);
-          for (int64_t i = task * kKeysPerTask; i < end; ++i) {
+          for (int64_t i = begin; i < end; ++i) {
             row.rows = {.first = keys[i]};
             row.out = args.out + i * args.dim;
             active_kernels().fill_random(row);
@@ -66,13 +66,12 @@ void fill_random(
       task_size(count * args.dim, bytes, kMinFloatsPerTask, kMaxFloatsPerTask);
   const int64_t rows_per_task =
       std::max<int64_t>(floats_per_task / args.dim, 1);
-  run_tasks(
-      (count + rows_per_task - 1) / rows_per_task, bytes, [&](int64_t task) {
-        kernels::RandomArgs part = args;
-        part.begin_row = task * rows_per_task;
-        part.end_row = std::min(count, part.begin_row + rows_per_task);
-        active_kernels().fill_random(part);
-      });
+  run_ranges(count, rows_per_task, bytes, [&](int64_t begin, int64_t end) {
+    kernels::RandomArgs part = args;
+    part.begin_row = begin;
+    part.end_row = end;
+    active_kernels().fill_random(part);
+  });
 }
 
 struct Fill {

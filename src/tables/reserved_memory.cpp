@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #endif
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -86,19 +85,15 @@ void touch_pages(void* data, size_t bytes, const std::string& what) {
     ::madvise(data, bytes, MADV_HUGEPAGE);
   }
 #endif
-  constexpr size_t kBytesPerTask = size_t{16} << 20;  // whole huge pages
+  constexpr int64_t kBytesPerTask = int64_t{16} << 20;  // whole huge pages
+  const auto size = static_cast<int64_t>(bytes);
   std::atomic<bool> has_memory{true};
-  run_tasks(
-      static_cast<int64_t>((bytes + kBytesPerTask - 1) / kBytesPerTask),
-      static_cast<int64_t>(bytes),
-      [&](int64_t task) {
-        const size_t begin = static_cast<size_t>(task) * kBytesPerTask;
-        if (!touch_range(
-                static_cast<char*>(data) + begin,
-                std::min(kBytesPerTask, bytes - begin))) {
-          has_memory = false;
-        }
-      });
+  run_ranges(size, kBytesPerTask, size, [&](int64_t begin, int64_t end) {
+    char* range = static_cast<char*>(data) + begin;
+    if (!touch_range(range, static_cast<size_t>(end - begin))) {
+      has_memory = false;
+    }
+  });
   TESSERA_CHECK(
       has_memory,
       "[DynamicKeys] {} need {} MiB of memory under preallocate, but the system can't provide them. Lower the capacity, or set preallocate = false.",

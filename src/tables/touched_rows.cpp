@@ -4,24 +4,17 @@
 #include "src/common/parallel.h"
 #include "src/tables/row_checksums.h"
 
-#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace tessera {
 
 namespace {
 
-int64_t tasks_of(const RowChecksums& rows, int64_t count) {
-  return (count + rows.rows_per_task() - 1) / rows.rows_per_task();
-}
-
-// Calls visit(task, begin, end) for ranges of `count` rows, in parallel.
+// Calls visit(begin, end) for ranges of `count` rows, in parallel.
 template <class Visit>
-void visit_ranges(const RowChecksums& rows, int64_t count, Visit visit) {
-  run_tasks(tasks_of(rows, count), count * rows.row_bytes(), [&](int64_t task) {
-    const int64_t begin = task * rows.rows_per_task();
-    visit(task, begin, std::min(count, begin + rows.rows_per_task()));
-  });
+void visit_ranges(const RowChecksums& rows, int64_t count, const Visit& visit) {
+  run_ranges(count, rows.rows_per_task(), count * rows.row_bytes(), visit);
 }
 
 }  // namespace
@@ -29,29 +22,27 @@ void visit_ranges(const RowChecksums& rows, int64_t count, Visit visit) {
 TouchedRows::TouchedRows(const TableState& table)
     : checksums_(table.rows.count) {
   const RowChecksums reader(table);
-  visit_ranges(
-      reader,
-      table.rows.count,
-      [&](int64_t /*task*/, int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          checksums_[row] = reader.checksum(row);
-        }
-      });
+  visit_ranges(reader, table.rows.count, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      checksums_[row] = reader.checksum(row);
+    }
+  });
 }
 
 std::vector<uint32_t> TouchedRows::rows(const TableState& table) const {
   const RowChecksums reader(table);
-  std::vector<std::vector<uint32_t>> found(tasks_of(reader, table.rows.count));
-  visit_ranges(
-      reader, table.rows.count, [&](int64_t task, int64_t begin, int64_t end) {
-        std::vector<uint32_t> touched;
-        for (int64_t row = begin; row < end; ++row) {
-          if (reader.checksum(row) != checksums_[row]) {
-            touched.push_back(static_cast<uint32_t>(row));
-          }
-        }
-        found[task] = std::move(touched);
-      });
+  const int64_t size = reader.rows_per_task();
+  std::vector<std::vector<uint32_t>> found(
+      (table.rows.count + size - 1) / size);
+  visit_ranges(reader, table.rows.count, [&](int64_t begin, int64_t end) {
+    std::vector<uint32_t> touched;
+    for (int64_t row = begin; row < end; ++row) {
+      if (reader.checksum(row) != checksums_[row]) {
+        touched.push_back(static_cast<uint32_t>(row));
+      }
+    }
+    found[begin / size] = std::move(touched);
+  });
   std::vector<uint32_t> rows;
   for (const std::vector<uint32_t>& part : found) {
     rows.insert(rows.end(), part.begin(), part.end());
@@ -63,14 +54,11 @@ void TouchedRows::accept(
     const TableState& table,
     const std::vector<uint32_t>& rows) {
   const RowChecksums reader(table);
-  visit_ranges(
-      reader,
-      static_cast<int64_t>(rows.size()),
-      [&](int64_t /*task*/, int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          checksums_[rows[i]] = reader.checksum(rows[i]);
-        }
-      });
+  visit_ranges(reader, std::ssize(rows), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      checksums_[rows[i]] = reader.checksum(rows[i]);
+    }
+  });
 }
 
 }  // namespace tessera
