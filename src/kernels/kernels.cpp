@@ -1,15 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/kernels/kernels.cpp"
+#include <hwy/foreach_target.h>
+// Must come after foreach_target.h.
+#include <hwy/highway.h>
+
 #include "src/kernels/kernels.h"
-
 #include "src/kernels/targets.h"
-
-#include <hwy/targets.h>
 
 #include <algorithm>
 #include <cctype>
 #include <mutex>
 
+HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+// Each function sets its part of `table`. It is in the source file with its name.
+//
+// The kernels should avoid templates of the standard library. GCC compiles such templates
+// for the target, too, and their names are external, so that the linker may give the
+// AVX-512 version to the whole program.
+void AddLookupKernels(KernelTable& table);
+void AddQuantizedKernels(KernelTable& table);
+void AddRandomKernels(KernelTable& table);
+void AddScanKernels(KernelTable& table);
+
+void AddKernels(KernelTable& table) {
+  AddLookupKernels(table);
+  AddQuantizedKernels(table);
+  AddRandomKernels(table);
+  AddScanKernels(table);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(AddKernels);
 
 namespace {
 
@@ -29,10 +60,7 @@ std::vector<KernelTable> collect() {
   for_each_target([&](const std::string& isa) {
     KernelTable& table = tables.emplace_back();
     table.isa = isa;
-    add_lookup_kernels(table);
-    add_quantized_kernels(table);
-    add_random_kernels(table);
-    add_scan_kernels(table);
+    HWY_DYNAMIC_DISPATCH(AddKernels)(table);
     add_update_kernels(table);
   });
   return tables;
@@ -65,3 +93,4 @@ const KernelTable* find_kernels(std::string_view isa) {
 }
 
 }  // namespace tessera::kernels
+#endif

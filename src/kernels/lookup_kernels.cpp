@@ -599,14 +599,6 @@ bool NarrowIds(const Id* ids, int64_t n, int64_t vocab, uint32_t* out) {
   return any_invalid == 0;
 }
 
-bool NarrowInt32(const int32_t* ids, int64_t n, int64_t vocab, uint32_t* out) {
-  return NarrowIds(ids, n, vocab, out);
-}
-
-bool NarrowInt64(const int64_t* ids, int64_t n, int64_t vocab, uint32_t* out) {
-  return NarrowIds(ids, n, vocab, out);
-}
-
 // An id needs two reads, of its word and of the place with the row's address. Each is
 // prefetched.
 void Locate(const LocateArgs& args) {
@@ -648,22 +640,10 @@ void Locate(const LocateArgs& args) {
 void AddLookupKernels(KernelTable& table) {
   table.combine = Combine;
   table.locate = Locate;
-  table.narrow_int32 = NarrowInt32;
-  table.narrow_int64 = NarrowInt64;
+  table.narrow_int32 = NarrowIds<int32_t>;
+  table.narrow_int64 = NarrowIds<int64_t>;
 }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::kernels
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace tessera::kernels {
-
-HWY_EXPORT(AddLookupKernels);
-
-void add_lookup_kernels(KernelTable& table) {
-  HWY_DYNAMIC_DISPATCH(AddLookupKernels)(table);
-}
-
-}  // namespace tessera::kernels
-#endif

@@ -214,12 +214,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tessera::kernels {
 
-HWY_EXPORT(AddQuantizedKernels);
-
-void add_quantized_kernels(KernelTable& table) {
-  HWY_DYNAMIC_DISPATCH(AddQuantizedKernels)(table);
-}
-
 bool quantize_row(const float* values, int64_t dim, int bits, void* row) {
   float lowest = values[0];
   float highest = values[0];

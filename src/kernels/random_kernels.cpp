@@ -165,15 +165,3 @@ void AddRandomKernels(KernelTable& table) {
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::kernels
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace tessera::kernels {
-
-HWY_EXPORT(AddRandomKernels);
-
-void add_random_kernels(KernelTable& table) {
-  HWY_DYNAMIC_DISPATCH(AddRandomKernels)(table);
-}
-
-}  // namespace tessera::kernels
-#endif

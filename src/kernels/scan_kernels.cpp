@@ -297,15 +297,3 @@ void AddScanKernels(KernelTable& table) {
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::kernels
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace tessera::kernels {
-
-HWY_EXPORT(AddScanKernels);
-
-void add_scan_kernels(KernelTable& table) {
-  HWY_DYNAMIC_DISPATCH(AddScanKernels)(table);
-}
-
-}  // namespace tessera::kernels
-#endif

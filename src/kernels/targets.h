@@ -28,15 +28,7 @@ const Table* find_table(
   return nullptr;
 }
 
-// Each function sets its part of `table`, for Highway's current target.
-//
-// The kernels should avoid templates of the standard library. GCC compiles such templates
-// for the target, too, and their names are external, so that the linker may give the
-// AVX-512 version to the whole program.
-void add_lookup_kernels(KernelTable& table);
-void add_quantized_kernels(KernelTable& table);
-void add_random_kernels(KernelTable& table);
-void add_scan_kernels(KernelTable& table);
+/// Sets the kernels of update_kernels.cpp in `table`, for Highway's current target.
 void add_update_kernels(KernelTable& table);
 
 }  // namespace tessera::kernels
