@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -48,35 +47,6 @@ void align_keys(IdBags& bags) {
   bags.keys = std::move(keys);
 }
 
-// Sorts by hash. Hashes are spread evenly, so their high bits give nearly the right place.
-// std::sort() alone took twice as long.
-void sort_by_hash(std::vector<NewKey>& keys) {
-  constexpr int kMaxBits = 16;
-  const int shift =
-      64 - std::clamp<int>(std::bit_width(keys.size()), 1, kMaxBits);
-  // place[b + 1] is where the next key of bucket b goes, and finally where bucket b ends.
-  std::vector<size_t> place((size_t{1} << (64 - shift)) + 1, 0);
-  for (const NewKey& key : keys) {
-    ++place[(key.hash >> shift) + 1];
-  }
-  std::exclusive_scan(
-      place.begin() + 1, place.end(), place.begin() + 1, size_t{0});
-  std::vector<NewKey> sorted(keys.size());
-  for (const NewKey& key : keys) {
-    sorted[place[(key.hash >> shift) + 1]++] = key;
-  }
-  for (size_t b = 0; b + 1 < place.size(); ++b) {
-    if (place[b + 1] - place[b] > 1) {
-      std::ranges::sort(
-          sorted.data() + place[b],
-          sorted.data() + place[b + 1],
-          {},
-          &NewKey::hash);
-    }
-  }
-  keys = std::move(sorted);
-}
-
 struct PlacedKeys {
   std::unique_ptr<KeyTableRows::Lease> lease = {};  // nullptr: no scratch rows
   std::shared_ptr<const InitialValues> initial_values = {};
@@ -91,7 +61,14 @@ PlacedKeys place_new_keys(
   if (new_keys.empty()) {
     return {};
   }
-  sort_by_hash(new_keys);
+  constexpr int kMaxBits = 16;
+  const int bits =
+      std::clamp<int>(std::bit_width(new_keys.size()), 1, kMaxBits);
+  sort_by_hash(
+      new_keys,
+      int64_t{1} << bits,
+      [&](const NewKey& key) { return key.hash >> (64 - bits); },
+      &NewKey::hash);
   std::vector<int64_t> keys;
   std::vector<std::pair<size_t, size_t>> ranges;  // of new_keys, for each key
   for (size_t begin = 0; begin < new_keys.size();) {

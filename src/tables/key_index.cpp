@@ -297,15 +297,10 @@ int64_t KeyIndex::find(const int64_t* keys, int64_t size, uint32_t* rows)
     const {
   constexpr int64_t kKeysPerTask = 4096;
   std::atomic<int64_t> missing = 0;
-  run_tasks(
-      (size + kKeysPerTask - 1) / kKeysPerTask,
-      size * kFindBytes,
-      [&](int64_t task) {
+  run_ranges(
+      size, kKeysPerTask, size * kFindBytes, [&](int64_t begin, int64_t end) {
         missing.fetch_add(
-            Finder(*this, keys, rows)
-                .find(
-                    task * kKeysPerTask,
-                    std::min(size, (task + 1) * kKeysPerTask)),
+            Finder(*this, keys, rows).find(begin, end),
             std::memory_order_relaxed);
       });
   return missing;
@@ -329,23 +324,16 @@ void KeyIndex::insert(int64_t partition, int64_t key, uint32_t local_row) {
 int64_t KeyIndex::key_of(int64_t partition, uint32_t local_row) const {
   const Chunk& chunk =
       chunks_of(partition)[chunk_of_row_[first_row_[partition] + local_row]];
-  uint32_t position = 0;
-  while (chunk.rows[position] != local_row) {
-    ++position;
-  }
-  return chunk.keys[position];
+  return chunk.keys[chunk.position_of(local_row)];
 }
 
 std::optional<int64_t> KeyIndex::key_of_row(uint32_t row) const {
   const int64_t partition = partition_of_row(row);
   const uint32_t local_row = row - first_row_[partition];
   const Chunk& chunk = chunks_of(partition)[chunk_of_row_[row]];
-  for (uint32_t i = 0; i < chunk.size; ++i) {
-    if (chunk.rows[i] == local_row) {
-      return chunk.keys[i];
-    }
-  }
-  return std::nullopt;
+  const uint32_t position = chunk.position_of(local_row);
+  return position < chunk.size ? std::optional(chunk.keys[position])
+                               : std::nullopt;
 }
 
 std::shared_ptr<KeyIndex::LostKeys> KeyIndex::collect_lost_keys() {
@@ -357,10 +345,7 @@ void KeyIndex::erase(int64_t partition, uint32_t local_row) {
   Chunk* chunks = chunks_of(partition);
   const uint32_t at = chunk_of_row_[first_row_[partition] + local_row];
   Chunk& chunk = chunks[at];
-  uint32_t position = 0;
-  while (chunk.rows[position] != local_row) {
-    ++position;
-  }
+  const uint32_t position = chunk.position_of(local_row);
   for (uint32_t index = home_of(hash_of_key(chunk.keys[position])); index != at;
        index = next_of(index)) {
     --chunks[index].passed;
@@ -624,12 +609,9 @@ void KeyIndex::record_rows(const KeyPlan& plan) {
 void KeyIndex::set_last_update(c10::ArrayRef<uint32_t> rows, uint32_t update) {
   constexpr int64_t kRowsPerTask = 8192;
   const auto size = static_cast<int64_t>(rows.size());
-  run_tasks(
-      (size + kRowsPerTask - 1) / kRowsPerTask,
-      size * kFindBytes,
-      [&](int64_t task) {
-        const int64_t end = std::min(size, (task + 1) * kRowsPerTask);
-        for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+  run_ranges(
+      size, kRowsPerTask, size * kFindBytes, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
           if (i + kFindAhead < end && rows[i + kFindAhead] != kNoRow) {
             prefetch_use(rows[i + kFindAhead]);
           }
@@ -674,21 +656,14 @@ void KeyIndex::clear_victims() {
 int64_t KeyIndex::evict_before(int64_t update) {
   int64_t evicted = 0;
   for (int64_t p = 0; p < owned_.count(); ++p) {
-    Partition& state = partition_[p];
     const uint32_t default_row = default_row_in(p);
-    const auto is_old = [&](uint32_t local_row) {
-      return last_update_of(first_row_[p] + local_row) < update &&
-          local_row != default_row;
-    };
     std::vector<uint32_t> rows;
-    for (int64_t c = 0; c < chunks_per_partition_ && state.used > 0; ++c) {
-      const Chunk& chunk = chunks_of(p)[c];
-      for (uint32_t i = 0; i < chunk.size; ++i) {
-        if (is_old(chunk.rows[i])) {
-          rows.push_back(chunk.rows[i]);
-        }
+    visit_entries(p, [&](const KeyEntry& entry) {
+      const uint32_t local_row = entry.row - first_row_[p];
+      if (entry.last_update < update && local_row != default_row) {
+        rows.push_back(local_row);
       }
-    }
+    });
     std::ranges::sort(rows);
     for (const uint32_t row : rows) {
       erase(p, row);
@@ -749,7 +724,7 @@ int64_t KeyIndex::sketch_size() const {
   return partitions_.count() * kSketchRows * counters_per_row_;
 }
 
-std::vector<std::pair<uint64_t, size_t>> KeyIndex::checked_order(
+std::vector<std::pair<uint64_t, size_t>> KeyIndex::check(
     const std::vector<KeyEntry>& entries,
     const std::vector<uint8_t>& sketch,
     const std::string& where) const {
@@ -810,19 +785,12 @@ std::vector<std::pair<uint64_t, size_t>> KeyIndex::checked_order(
   return order;
 }
 
-void KeyIndex::check(
-    const std::vector<KeyEntry>& entries,
-    const std::vector<uint8_t>& sketch,
-    const std::string& where) const {
-  checked_order(entries, sketch, where);
-}
-
 void KeyIndex::assign(
     std::vector<KeyEntry>& entries,
     const std::vector<uint8_t>& sketch,
     const KeyCounts& counts,
     const std::string& where) {
-  const auto order = checked_order(entries, sketch, where);
+  const auto order = check(entries, sketch, where);
   for (int64_t p = 0; p < owned_.count(); ++p) {
     if (partition_[p].used > 0) {
       std::fill_n(chunks_of(p), chunks_per_partition_, Chunk{});

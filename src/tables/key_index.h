@@ -9,7 +9,6 @@
 #include <tessera/tables/dynamic_keys.h>
 
 #include <c10/util/ArrayRef.h>
-#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <bit>
@@ -184,10 +183,11 @@ class KeyIndex {
   /// The number of counters of the table's sketch.
   int64_t sketch_size() const;
 
-  /// Refuses entries that assign() can't take. `sketch` is that of the whole table.
+  /// Refuses entries that assign() can't take. `sketch` is that of the whole table. Returns
+  /// the hash of each entry with its position, by partition.
   /// Errors:  c10::ValueError beginning with `where` for a duplicate key, the padding key,
   ///          more keys than a partition can hold, or a sketch of another size.
-  void check(
+  std::vector<std::pair<uint64_t, size_t>> check(
       const std::vector<KeyEntry>& entries,
       const std::vector<uint8_t>& sketch,
       const std::string& where) const;
@@ -240,6 +240,11 @@ class KeyIndex {
     uint32_t find(int64_t key) const {
       const uint32_t found = matches(key);
       return found == 0 ? kSize : static_cast<uint32_t>(__builtin_ctz(found));
+    }
+    // The position of the row's key, or `size`.
+    uint32_t position_of(uint32_t local_row) const {
+      return static_cast<uint32_t>(
+          std::find(rows, rows + size, local_row) - rows);
     }
   };
   static_assert(sizeof(Chunk) == 64);
@@ -436,12 +441,6 @@ class KeyIndex {
   void clear_victims();
   void remember_evictions(std::vector<uint32_t> rows);
   void forget_evictions();
-  // Checks entries for assign(), and returns the hash of each with its position, by
-  // partition.
-  std::vector<std::pair<uint64_t, size_t>> checked_order(
-      const std::vector<KeyEntry>& entries,
-      const std::vector<uint8_t>& sketch,
-      const std::string& where) const;
 
   DynamicKeys config_;
   std::string name_;

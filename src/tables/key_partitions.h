@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -91,5 +94,34 @@ class KeyPartitions {
   int64_t capacity_;
   int64_t count_;
 };
+
+/// Sorts items by hash_of(item). bucket_of(item), in [0, buckets), must not decrease if the
+/// hash increases. Hashes are spread evenly, so it gives nearly the right place. With about
+/// as many buckets as items, std::sort() alone took twice as long.
+template <class Item, class BucketOf, class HashOf>
+void sort_by_hash(
+    std::vector<Item>& items,
+    int64_t buckets,
+    const BucketOf& bucket_of,
+    const HashOf& hash_of) {
+  // At first, these are the sizes of the buckets.
+  std::vector<uint32_t> begin(buckets + 1, 0);
+  for (const Item& item : items) {
+    ++begin[bucket_of(item)];
+  }
+  std::partial_sum(begin.begin(), begin.end(), begin.begin());
+  std::vector<Item> sorted(items.size());
+  for (const Item& item : items) {
+    sorted[--begin[bucket_of(item)]] = item;
+  }
+  for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+    std::ranges::sort(
+        sorted.begin() + begin[bucket],
+        sorted.begin() + begin[bucket + 1],
+        {},
+        hash_of);
+  }
+  items = std::move(sorted);
+}
 
 }  // namespace tessera

@@ -419,8 +419,8 @@ class KeyIndex::PartitionPlanner {
       candidates_.push_back({index_.score_of(partition_, row, hash), row});
     }
     // Many keys may have the same score.
-    if (candidates_.size() > 2 * static_cast<size_t>(share)) {
-      keep_lowest(static_cast<size_t>(share));
+    if (static_cast<int64_t>(candidates_.size()) > 2 * share) {
+      keep_lowest(share);
     }
     state_.victims.assign(candidates_);
     return !state_.victims.empty();
@@ -472,24 +472,17 @@ class KeyIndex::PartitionPlanner {
   }
 
   // Keeps the `count` candidates with the lowest scores, and all others whose score
-  // equals the highest of these.
-  void keep_lowest(size_t count) {
-    const auto is_lower = [](const Victim& a, const Victim& b) {
-      return a.score < b.score;
-    };
-    if (count >= candidates_.size()) {
-      return;
-    }
-    const auto last =
-        candidates_.begin() + static_cast<std::ptrdiff_t>(count) - 1;
-    std::nth_element(candidates_.begin(), last, candidates_.end(), is_lower);
-    const EvictionScore bound = last->score;
-    candidates_.erase(
-        std::partition(
-            last + 1,
-            candidates_.end(),
-            [&](const Victim& victim) { return victim.score == bound; }),
-        candidates_.end());
+  // equals the highest of these. There must be more than `count`.
+  void keep_lowest(int64_t count) {
+    const auto last = candidates_.begin() + count - 1;
+    std::ranges::nth_element(candidates_, last, {}, &Victim::score);
+    const auto equal_end = std::partition(
+        last + 1,
+        candidates_.end(),
+        [&, bound = last->score](const Victim& victim) {
+          return victim.score == bound;
+        });
+    candidates_.erase(equal_end, candidates_.end());
   }
 
   // Gives rows to the admitted keys, in the order of their hashes.
@@ -728,15 +721,15 @@ class KeyIndex::Planner {
     // Several partitions share the memory of a task.
     const int64_t partitions_per_task =
         std::max<int64_t>(1, count / kPartitionTasks);
-    run_tasks(
-        (count + partitions_per_task - 1) / partitions_per_task,
+    run_ranges(
+        count,
+        partitions_per_task,
         unknown_ * kFindBytes * 2,
-        [&](int64_t task) {
+        [&](int64_t begin, int64_t end) {
           // Each thread keeps its own, because zeros for all rows of a partition would
           // take longer than a plan of a few keys.
           thread_local Scratch scratch;
-          const int64_t end = std::min(count, (task + 1) * partitions_per_task);
-          for (int64_t i = task * partitions_per_task; i < end; ++i) {
+          for (int64_t i = begin; i < end; ++i) {
             plan_part(partitions[i], scratch);
           }
         });
@@ -810,9 +803,8 @@ class KeyIndex::Planner {
     for (auto row = found.begin(); row != found.end();) {
       const auto end = std::upper_bound(row, found.end(), *row);
       const int64_t p = index_.partition_of_row(*row);
-      const auto uses =
-          std::equal_range(searched_rows.begin(), searched_rows.end(), *row);
-      const auto searched = uses.second - uses.first;
+      const int64_t searched =
+          std::ssize(std::ranges::equal_range(searched_rows, *row));
       marked_.push_back(*row);
       index_.marked_rows_.insert(*row);
       if (end - row > searched) {
@@ -873,6 +865,9 @@ class KeyIndex::Planner {
   const KeyOccurrences& term_of(const Occurrence& occurrence) const {
     return *chunks_[occurrence.chunk].term;
   }
+  uint32_t& row_of(const Occurrence& occurrence) const {
+    return term_of(occurrence).rows[occurrence.index];
+  }
 
   void plan_part(int64_t p, Scratch& scratch) {
     const auto rows = static_cast<uint32_t>(index_.rows());
@@ -885,7 +880,7 @@ class KeyIndex::Planner {
           term.looked_up == nullptr ? kNoRow : term.looked_up[at.index];
       const uint32_t count = term.counts == nullptr ? 1 : term.counts[at.index];
       if (chunks_[at.chunk].knows_missing && looked_up >= rows) {
-        term.rows[at.index] = kNoRow;  // an earlier round may have set it
+        row_of(at) = kNoRow;  // an earlier round may have set it
         planner.add_missing(
             term.keys[at.index], at.hash, count, static_cast<uint32_t>(i));
         continue;
@@ -897,7 +892,7 @@ class KeyIndex::Planner {
             index_.chunks_of(index_.owned_partition_of(hash)) +
             index_.home_of(hash));
       }
-      term.rows[at.index] = planner.add(
+      row_of(at) = planner.add(
           term.keys[at.index],
           at.hash,
           count,
@@ -907,15 +902,14 @@ class KeyIndex::Planner {
     planner.decide();
     if (planner.has_evicted_touched()) {
       for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
-        uint32_t& row = term_of(occurrences_[i]).rows[occurrences_[i].index];
+        uint32_t& row = row_of(occurrences_[i]);
         if (row != kNoRow && planner.is_evicted(row)) {
           row = kNoRow;
         }
       }
     }
-    planner.visit_new([&](uint32_t i, uint32_t row) {
-      term_of(occurrences_[i]).rows[occurrences_[i].index] = row;
-    });
+    planner.visit_new(
+        [&](uint32_t i, uint32_t row) { row_of(occurrences_[i]) = row; });
   }
 
   KeyIndex& index_;

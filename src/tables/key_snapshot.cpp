@@ -8,8 +8,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
-#include <utility>
 
 namespace tessera {
 
@@ -21,39 +19,6 @@ constexpr const char* kWhat = "the keys of a checkpoint";
 uint64_t score_bits(const KeyEntry& entry) {
   return (uint64_t{entry.last_update} << 32) |
       std::bit_cast<uint32_t>(entry.frequency);
-}
-
-// Returns the entries of one partition in the order of the hashes of their keys. Hashes are
-// spread evenly, so with a bucket for each entry, the time is usually in proportion to the
-// number of entries.
-std::vector<KeyEntry> sorted_by_hash(
-    const std::vector<KeyEntry>& entries,
-    const KeyPartitions& partitions) {
-  const auto hash_of = [](const KeyEntry& entry) {
-    return hash_of_key(entry.key);
-  };
-  const int64_t buckets = std::ssize(entries);
-  const auto bucket_of = [&](const KeyEntry& entry) {
-    return partitions.bucket_of_hash(hash_of(entry), buckets);
-  };
-  // At first, these are the sizes of the buckets.
-  std::vector<uint32_t> begin(buckets + 1, 0);
-  for (const KeyEntry& entry : entries) {
-    ++begin[bucket_of(entry)];
-  }
-  std::partial_sum(begin.begin(), begin.end(), begin.begin());
-  std::vector<KeyEntry> sorted(entries.size());
-  for (const KeyEntry& entry : entries) {
-    sorted[--begin[bucket_of(entry)]] = entry;
-  }
-  for (int64_t bucket = 0; bucket < buckets; ++bucket) {
-    std::ranges::sort(
-        sorted.begin() + begin[bucket],
-        sorted.begin() + begin[bucket + 1],
-        {},
-        hash_of);
-  }
-  return sorted;
 }
 
 }  // namespace
@@ -89,8 +54,16 @@ KeyList list_keys(
         entries.push_back(entry);
       }
     });
+    const int64_t buckets = std::ssize(entries);
+    const auto hash_of = [](const KeyEntry& entry) {
+      return hash_of_key(entry.key);
+    };
+    const auto bucket_of = [&](const KeyEntry& entry) {
+      return index.partitions().bucket_of_hash(hash_of(entry), buckets);
+    };
+    sort_by_hash(entries, buckets, bucket_of, hash_of);
     int64_t i = begin[p];
-    for (const KeyEntry& entry : sorted_by_hash(entries, index.partitions())) {
+    for (const KeyEntry& entry : entries) {
       list.rows[i] = entry.row;
       list.keys[i] = entry.key;
       list.updates[i] = entry.last_update;
