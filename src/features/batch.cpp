@@ -6,7 +6,9 @@
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/features/id_values.h"
+#include "src/features/tensor_checks.h"
 
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
@@ -17,16 +19,6 @@
 namespace tessera {
 
 namespace {
-
-int64_t nnz_of(const Feature& feature) {
-  const at::Tensor* values = std::get_if<at::Tensor>(&feature);
-  if (const auto* sparse = std::get_if<SparseFeature>(&feature)) {
-    values = &sparse->values;
-  } else if (const auto* ragged = std::get_if<RaggedFeature>(&feature)) {
-    values = &ragged->values;
-  }
-  return values->defined() ? values->numel() : 0;
-}
 
 // _values() of a sparse COO tensor is not part of the autograd graph, so a gradient of
 // these weights would be lost silently.
@@ -77,7 +69,8 @@ Batch read_leaves(
     if (has_sparse_layout(*inputs[i])) {
       inputs[i] = &converted.emplace_back(with_sparse_as_feature(*inputs[i]));
     }
-    bytes += kIdReadBytes * nnz_of(*inputs[i]);
+    const at::Tensor& values = values_of(*inputs[i]);
+    bytes += values.defined() ? kIdReadBytes * values.numel() : 0;
   }
   for (size_t i = 0; i < count; ++i) {
     if (weights[i] != nullptr && weights[i]->has_value()) {
@@ -98,12 +91,8 @@ Batch read_leaves(
 }  // namespace
 
 std::vector<int64_t> Batch::ragged_rows() const {
-  std::vector<int64_t> rows;
-  rows.reserve(bags.size());
-  for (const IdBags& of_feature : bags) {
-    rows.push_back(of_feature.ragged_rows);
-  }
-  return rows;
+  return c10::fmap(
+      bags, [](const IdBags& of_feature) { return of_feature.ragged_rows; });
 }
 
 Batch read_batch(

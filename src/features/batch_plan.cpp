@@ -5,6 +5,7 @@
 #include "src/common/parallel.h"
 #include "src/features/id_rule.h"
 #include "src/features/id_values.h"
+#include "src/features/tensor_checks.h"
 
 #include <new>
 #include <numeric>
@@ -18,11 +19,6 @@ namespace {
 constexpr int64_t kMaxPlannedIds = kParallelBytes / kIdReadBytes;
 // Enough for a loop that prepares one batch ahead.
 constexpr size_t kMaxSpareBags = 4;
-
-const at::Tensor& planned_ids_of(const Feature& feature) {
-  const auto* ragged = std::get_if<RaggedFeature>(&feature);
-  return ragged == nullptr ? std::get<at::Tensor>(feature) : ragged->values;
-}
 
 bool copy_valid_ids(const at::Tensor& ids, int64_t vocab, uint32_t* to) {
   const kernels::KernelTable& kernels = active_kernels();
@@ -110,7 +106,7 @@ std::shared_ptr<const BatchPlan> BatchPlan::make(
     if (!can_plan(state, *leaves[i], batch.bags[i])) {
       return nullptr;
     }
-    const at::Tensor& ids = planned_ids_of(*leaves[i]);
+    const at::Tensor& ids = values_of(*leaves[i]);
     const auto* ragged = std::get_if<RaggedFeature>(leaves[i]);
     plan->features_.push_back(
         {.ids = TensorKind::of(ids),
@@ -168,7 +164,7 @@ bool BatchPlan::read_feature(
       std::holds_alternative<SparseFeature>(feature)) {
     return false;
   }
-  const at::Tensor& ids = planned_ids_of(feature);
+  const at::Tensor& ids = values_of(feature);
   if (!planned.ids.matches(ids)) {
     return false;
   }

@@ -21,13 +21,6 @@ bool same_values(const at::Tensor& left, const at::Tensor& right) {
        at::equal(as_int64(left), as_int64(right)));
 }
 
-// `feature` must be sparse or ragged.
-const at::Tensor& values_of(const Feature& feature) {
-  const auto* sparse = std::get_if<SparseFeature>(&feature);
-  return sparse != nullptr ? sparse->values
-                           : std::get<RaggedFeature>(feature).values;
-}
-
 // Weights have a meaning only where ids are combined.
 void check_takes_weights(const FeatureState& state, const Feature& feature) {
   TESSERA_CHECK_VALUE(
@@ -82,11 +75,10 @@ at::Tensor flat_weights(
     return {};
   }
   check_takes_weights(state, feature);
-  const auto* given = std::get_if<at::Tensor>(&*weights);
-  if (given == nullptr) {
+  if (!std::holds_alternative<at::Tensor>(*weights)) {
     check_same_positions(state, feature, *weights);
   }
-  const at::Tensor& flat = given != nullptr ? *given : values_of(*weights);
+  const at::Tensor& flat = values_of(*weights);
   const at::Tensor& ids = values_of(feature);
   check_tensor(state, flat, "weights");
   TESSERA_CHECK_TYPE(

@@ -9,7 +9,6 @@
 #include "src/features/output_shapes.h"
 #include "src/features/tensor_checks.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace tessera {
@@ -60,12 +59,8 @@ IdBags read_dense_bags(const FeatureState& feature, const at::Tensor& ids) {
   }
   IdBags bags =
       bags_without_ids(feature, output_shape_of_batch(feature, input));
-  IdValues values = read_dense_ids(feature, ids);
   bags.bags = ids.numel();
-  bags.ids = std::move(values.ids);
-  bags.keys = std::move(values.keys);
-  bags.zero_rows = values.zero_rows;
-  bags.padding = values.padding;
+  read_dense_ids(feature, ids, bags);
   return bags;
 }
 
@@ -100,14 +95,12 @@ void compute_scales(IdBags& bags) {
   bags.scales.resize(bags.bags);
   const int64_t bytes =
       (bags.bags + static_cast<int64_t>(bags.weights.size())) * kIdReadBytes;
-  run_tasks(
-      (bags.bags + kBagsPerTask - 1) / kBagsPerTask, bytes, [&](int64_t task) {
-        const int64_t end = std::min(bags.bags, (task + 1) * kBagsPerTask);
-        for (int64_t bag = task * kBagsPerTask; bag < end; ++bag) {
-          bags.scales[bag] = scale_of_bag(
-              bags.combiner, weights, bags.begin(bag), bags.end(bag));
-        }
-      });
+  run_ranges(bags.bags, kBagsPerTask, bytes, [&](int64_t begin, int64_t end) {
+    for (int64_t bag = begin; bag < end; ++bag) {
+      bags.scales[bag] =
+          scale_of_bag(bags.combiner, weights, bags.begin(bag), bags.end(bag));
+    }
+  });
 }
 
 void drop_zero_rows(IdBags& bags) {

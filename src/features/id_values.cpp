@@ -44,9 +44,8 @@ bool copy_ids(
   const int64_t count = contiguous.numel();
   ids.resize(count);
   std::atomic<bool> all_valid{true};
-  const auto copy = [&](int64_t task) {
-    const int64_t begin = task * kIdsPerTask;
-    const int64_t size = std::min(kIdsPerTask, count - begin);
+  const auto copy = [&](int64_t begin, int64_t end) {
+    const int64_t size = end - begin;
     uint32_t* to = ids.data() + begin;
     const bool are_valid = contiguous.scalar_type() == at::kLong
         ? kernels.narrow_int64(
@@ -57,8 +56,7 @@ bool copy_ids(
       all_valid.store(false, std::memory_order_relaxed);
     }
   };
-  run_tasks(
-      (count + kIdsPerTask - 1) / kIdsPerTask, count * kIdReadBytes, copy);
+  run_ranges(count, kIdsPerTask, count * kIdReadBytes, copy);
   return all_valid.load(std::memory_order_relaxed);
 }
 
@@ -68,7 +66,8 @@ void mark_ids(
     const at::Tensor& values,
     bool are_in_bags,
     const BagIndices& bag_indices,
-    IdValues& read) {
+    std::vector<char>& is_dropped,
+    IdBags& bags) {
   const FeatureConfig& config = feature.config;
   const IdRule rule = id_rule_of(config);
   const int64_t* ids = values.const_data_ptr<int64_t>();
@@ -80,12 +79,12 @@ void mark_ids(
     if (!bag_indices.empty() && bag_indices[i] == kNoBag) {
       continue;  // The id is past the end of its sequence, so it is not used.
     }
-    if (!read.is_dropped.empty() && read.is_dropped[i] != 0) {
+    if (!is_dropped.empty() && is_dropped[i] != 0) {
       continue;  // The id is dropped because of its weight.
     }
     if (use == IdUse::kDropped) {
-      read.is_dropped.resize(read.ids.size(), 0);
-      read.is_dropped[i] = 1;
+      is_dropped.resize(bags.ids.size(), 0);
+      is_dropped[i] = 1;
       continue;
     }
     TESSERA_CHECK_INDEX(
@@ -102,27 +101,26 @@ void mark_ids(
             ? "Set validate_weights_and_indices = true to drop negative ids."
             : "Correct the id, enlarge vocabulary_size, or set out_of_range "
               "= OutOfRange::kZero.");
-    read.ids[i] = kZeroRow;
-    ++(rule.has_keys ? read.padding : read.zero_rows);
+    bags.ids[i] = kZeroRow;
+    ++(rule.has_keys ? bags.padding : bags.zero_rows);
   }
 }
 
 // Copies the keys of a key table. Any int64 is a key.
-void copy_keys(const at::Tensor& values, IdValues& read) {
+void copy_keys(const at::Tensor& values, IdBags& bags) {
   const auto* keys = values.const_data_ptr<int64_t>();
   const int64_t count = values.numel();
-  read.keys.resize(count);
-  read.ids.resize(count);
-  run_tasks(
-      (count + kIdsPerTask - 1) / kIdsPerTask,
+  bags.keys.resize(count);
+  bags.ids.resize(count);
+  run_ranges(
+      count,
+      kIdsPerTask,
       count * kIdReadBytes,
-      [&](int64_t task) {
-        const int64_t begin = task * kIdsPerTask;
-        const int64_t end = std::min(count, begin + kIdsPerTask);
-        std::copy(keys + begin, keys + end, read.keys.begin() + begin);
+      [&](int64_t begin, int64_t end) {
+        std::copy(keys + begin, keys + end, bags.keys.begin() + begin);
         std::iota(
-            read.ids.begin() + begin,
-            read.ids.begin() + end,
+            bags.ids.begin() + begin,
+            bags.ids.begin() + end,
             static_cast<uint32_t>(begin));
       });
 }
@@ -132,7 +130,8 @@ void read_ids(
     const at::Tensor& values,
     bool are_in_bags,
     const BagIndices& bag_indices,
-    IdValues& read) {
+    std::vector<char>& is_dropped,
+    IdBags& bags) {
   TESSERA_CHECK_VALUE(
       values.numel() < std::numeric_limits<uint32_t>::max(),
       "{}a batch must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
@@ -141,14 +140,20 @@ void read_ids(
   const at::Tensor contiguous = as_contiguous(values);
   bool are_rows = false;
   if (const auto& keys = feature.config.table->keys) {
-    copy_keys(as_int64(contiguous), read);
+    copy_keys(as_int64(contiguous), bags);
     are_rows = !keys->padding_key;
   } else {
     are_rows =
-        copy_ids(contiguous, feature.config.table->vocabulary_size, read.ids);
+        copy_ids(contiguous, feature.config.table->vocabulary_size, bags.ids);
   }
   if (!are_rows) {
-    mark_ids(feature, as_int64(contiguous), are_in_bags, bag_indices, read);
+    mark_ids(
+        feature,
+        as_int64(contiguous),
+        are_in_bags,
+        bag_indices,
+        is_dropped,
+        bags);
   }
 }
 
@@ -157,49 +162,54 @@ void read_ids(
 void read_weights(
     const FeatureState& feature,
     const at::Tensor& weights,
-    IdValues& read) {
+    std::vector<char>& is_dropped,
+    IdBags& bags) {
   const at::Tensor contiguous = as_contiguous(weights.detach());
   const float* begin = contiguous.data_ptr<float>();
-  read.weights.assign(begin, begin + contiguous.numel());
+  bags.weights.assign(begin, begin + contiguous.numel());
   if (!id_rule_of(feature.config).drops_weights()) {
     return;
   }
-  for (size_t i = 0; i < read.weights.size(); ++i) {
-    if (!(read.weights[i] > 0.0F)) {
-      read.is_dropped.resize(read.weights.size(), 0);
-      read.is_dropped[i] = 1;
+  for (size_t i = 0; i < bags.weights.size(); ++i) {
+    if (!(bags.weights[i] > 0.0F)) {
+      is_dropped.resize(bags.weights.size(), 0);
+      is_dropped[i] = 1;
     }
   }
 }
 
 }  // namespace
 
-IdValues read_dense_ids(const FeatureState& feature, const at::Tensor& ids) {
-  IdValues read;
-  read_ids(feature, ids, /*are_in_bags=*/false, {}, read);
-  return read;
+void read_dense_ids(
+    const FeatureState& feature,
+    const at::Tensor& ids,
+    IdBags& bags) {
+  std::vector<char> none_dropped;
+  read_ids(feature, ids, /*are_in_bags=*/false, {}, none_dropped, bags);
 }
 
-IdValues read_id_values(
+std::vector<char> read_id_values(
     const FeatureState& feature,
     const at::Tensor& values,
     const at::Tensor& weights,
-    const BagIndices& bag_indices) {
-  IdValues read;
+    const BagIndices& bag_indices,
+    IdBags& bags) {
+  std::vector<char> is_dropped;
   if (weights.defined()) {
-    read_weights(feature, weights, read);
+    read_weights(feature, weights, is_dropped, bags);
   }
-  read_ids(feature, values, /*are_in_bags=*/true, bag_indices, read);
-  return read;
+  read_ids(
+      feature, values, /*are_in_bags=*/true, bag_indices, is_dropped, bags);
+  return is_dropped;
 }
 
 // A stable counting sort.
 void sort_into_bags(
-    const IdValues& values,
+    const std::vector<char>& is_dropped,
     BagIndices bag_indices,
     IdBags& bags) {
-  for (size_t i = 0; i < values.is_dropped.size(); ++i) {
-    if (values.is_dropped[i] != 0) {
+  for (size_t i = 0; i < is_dropped.size(); ++i) {
+    if (is_dropped[i] != 0) {
       bag_indices[i] = kNoBag;
     }
   }
@@ -215,7 +225,7 @@ void sort_into_bags(
   const int64_t nnz = bags.offsets.back();
   Buffer<int64_t> next(bags.offsets.begin(), bags.offsets.end());
   Buffer<uint32_t> ids(nnz);
-  Buffer<float> weights(values.weights.empty() ? 0 : nnz);
+  Buffer<float> weights(bags.weights.empty() ? 0 : nnz);
   Buffer<int64_t> kept(nnz);
   int64_t zero_rows = 0;
   for (size_t i = 0; i < bag_indices.size(); ++i) {
@@ -223,11 +233,11 @@ void sort_into_bags(
       continue;
     }
     const int64_t to = next[bag_indices[i]]++;
-    ids[to] = values.ids[i];
+    ids[to] = bags.ids[i];
     kept[to] = static_cast<int64_t>(i);
-    zero_rows += values.ids[i] == kZeroRow ? 1 : 0;
+    zero_rows += bags.ids[i] == kZeroRow ? 1 : 0;
     if (!weights.empty()) {
-      weights[to] = values.weights[i];
+      weights[to] = bags.weights[i];
     }
   }
   bags.ids = std::move(ids);

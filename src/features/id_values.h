@@ -23,40 +23,33 @@ inline constexpr int64_t kIdReadBytes = 32;
 /// Marks a value that is in no bag, such as one past the end of a sequence.
 inline constexpr int64_t kNoBag = -1;
 
-/// The ids of a feature and their weights, in the order of the caller's values.
-struct IdValues {
-  /// Each < vocab or kZeroRow. With a key table, ids[i] is i or kZeroRow.
-  Buffer<uint32_t> ids = {};  // [nnz]
-  Buffer<int64_t> keys = {};  // [nnz] with a key table, else empty
-  Buffer<float> weights = {};  // [nnz]; empty: ones
-  /// Whether an id is dropped because of its value or its weight.
-  std::vector<char> is_dropped = {};  // [nnz]; empty: no id is dropped
-  /// The numbers of ids that are kZeroRow, see IdBags.
-  int64_t zero_rows = 0;
-  int64_t padding = 0;
-};
-
-/// Checks and copies the ids of a dense feature. None is dropped, because each id has its
-/// own vector in the activation.
+/// Checks and copies the ids of a dense feature into `bags`. None is dropped, because each
+/// id has its own vector in the activation.
 /// Errors:  c10::IndexError for an id out of range, naming its position; ValueError for
 ///          2^32 - 1 ids or more.
-IdValues read_dense_ids(const FeatureState& feature, const at::Tensor& ids);
+void read_dense_ids(
+    const FeatureState& feature,
+    const at::Tensor& ids,
+    IdBags& bags);
 
-/// Checks and copies the ids of a sparse or ragged feature and their weights. `weights`
-/// may be undefined. Ids that are dropped because of their weight are not checked, and
-/// neither are those whose entry in `bag_indices` is kNoBag. If `bag_indices` is empty,
-/// each id is in a bag.
+/// Checks and copies the ids of a sparse or ragged feature and their weights into `bags`, in
+/// the order of the caller's values. `weights` may be undefined. Ids that are dropped
+/// because of their weight are not checked, and neither are those whose entry in
+/// `bag_indices` is kNoBag. If `bag_indices` is empty, each id is in a bag. Returns whether
+/// each id is dropped because of its value or its weight, [nnz], or an empty vector if no
+/// id is dropped.
 /// Errors:  the same as read_dense_ids().
-IdValues read_id_values(
+std::vector<char> read_id_values(
     const FeatureState& feature,
     const at::Tensor& values,
     const at::Tensor& weights,
-    const BagIndices& bag_indices);
+    const BagIndices& bag_indices,
+    IdBags& bags);
 
-/// Fills `bags` with the values that are not dropped. Within a bag they keep their order.
-/// IdBags::bags must be set.
+/// Sorts the values in `bags` that are not dropped into bags. Within a bag they keep their
+/// order. IdBags::bags must be set.
 void sort_into_bags(
-    const IdValues& values,
+    const std::vector<char>& is_dropped,
     BagIndices bag_indices,
     IdBags& bags);
 

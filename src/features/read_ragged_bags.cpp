@@ -65,10 +65,8 @@ IdBags read_ragged_bags(
     const FeatureState& feature,
     const RaggedFeature& input,
     const at::Tensor& weights) {
-  check_integers(feature, input.values, "values");
-  check_rank(feature, input.values, 1, "values");
-  check_integers(feature, input.row_splits, "row_splits");
-  check_rank(feature, input.row_splits, 1, "row_splits");
+  check_integers(feature, input.values, "values", /*rank=*/1);
+  check_integers(feature, input.row_splits, "row_splits", /*rank=*/1);
   const at::Tensor row_splits = as_int64(input.row_splits);
   const int64_t* splits = row_splits.data_ptr<int64_t>();
   const int64_t rows = row_splits.numel() - 1;
@@ -90,22 +88,17 @@ IdBags read_ragged_bags(
     bags.combiner = Combiner::kSum;  // at most one id per position
     bag_indices = compute_bag_indices(splits, rows, length);
   }
-  IdValues values = read_id_values(feature, input.values, weights, bag_indices);
-  if (length == 0 && values.is_dropped.empty()) {  // no value moves
-    if (weights.defined() || !has_one_id_per_row(splits, rows)) {
-      bags.offsets.assign(splits, splits + rows + 1);
-    }
-    bags.ids = std::move(values.ids);
-    bags.weights = std::move(values.weights);
-    bags.zero_rows = values.zero_rows;
-  } else {
+  const std::vector<char> is_dropped =
+      read_id_values(feature, input.values, weights, bag_indices, bags);
+  if (length > 0 || !is_dropped.empty()) {
     sort_into_bags(
-        values,
+        is_dropped,
         length > 0 ? std::move(bag_indices)
                    : compute_bag_indices(splits, rows, /*length=*/0),
         bags);
+  } else if (weights.defined() || !has_one_id_per_row(splits, rows)) {
+    bags.offsets.assign(splits, splits + rows + 1);  // no value moves
   }
-  bags.keys = std::move(values.keys);
   compute_scales(bags);
   return bags;
 }

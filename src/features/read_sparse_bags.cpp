@@ -11,11 +11,9 @@ namespace tessera {
 namespace {
 
 void check_parts(const FeatureState& feature, const SparseFeature& input) {
-  check_integers(feature, input.values, "values");
-  check_rank(feature, input.values, 1, "values");
+  check_integers(feature, input.values, "values", /*rank=*/1);
   check_integers(feature, input.indices, "indices");
-  check_integers(feature, input.dense_shape, "dense_shape");
-  check_rank(feature, input.dense_shape, 1, "dense_shape");
+  check_integers(feature, input.dense_shape, "dense_shape", /*rank=*/1);
   const int64_t rank = input.dense_shape.numel();
   const int64_t nnz = input.values.numel();
   TESSERA_CHECK_VALUE(
@@ -116,9 +114,9 @@ IdBags read_sparse_bags(
       shape,
       length > 0 ? rank - 1 : rank,
       length);
-  IdValues values = read_id_values(feature, input.values, weights, bag_indices);
-  sort_into_bags(values, std::move(bag_indices), bags);
-  bags.keys = std::move(values.keys);
+  const std::vector<char> is_dropped =
+      read_id_values(feature, input.values, weights, bag_indices, bags);
+  sort_into_bags(is_dropped, std::move(bag_indices), bags);
   compute_scales(bags);
   return bags;
 }

@@ -3,7 +3,19 @@
 
 #include "src/common/check.h"
 
+#include <c10/util/overloaded.h>
+
+#include <variant>
+
 namespace tessera {
+
+const at::Tensor& values_of(const Feature& feature) {
+  return std::visit(
+      c10::overloaded(
+          [](const at::Tensor& dense) -> const at::Tensor& { return dense; },
+          [](const auto& parts) -> const at::Tensor& { return parts.values; }),
+      feature);
+}
 
 void check_tensor(
     const FeatureState& feature,
@@ -26,7 +38,8 @@ void check_tensor(
 void check_integers(
     const FeatureState& feature,
     const at::Tensor& tensor,
-    const char* part) {
+    const char* part,
+    std::optional<int64_t> rank) {
   check_tensor(feature, tensor, part);
   TESSERA_CHECK_TYPE(
       tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt,
@@ -34,19 +47,12 @@ void check_integers(
       where_of(feature),
       part,
       c10::toString(tensor.scalar_type()));
-}
-
-void check_rank(
-    const FeatureState& feature,
-    const at::Tensor& tensor,
-    int64_t rank,
-    const char* part) {
   TESSERA_CHECK_VALUE(
-      tensor.dim() == rank,
+      !rank || tensor.dim() == *rank,
       "{}{} must have rank {}, but got shape {}. Reshape it.",
       where_of(feature),
       part,
-      rank,
+      *rank,
       tensor.sizes());
 }
 

@@ -3,11 +3,17 @@
 
 #include "src/features/feature_state.h"
 
+#include <tessera/features/feature.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace tessera {
+
+/// The tensor of a feature's ids, or the values of its weights.
+const at::Tensor& values_of(const Feature& feature);
 
 // These functions check a tensor of a feature. `part` is the tensor's name in messages,
 // such as "values".
@@ -18,18 +24,13 @@ void check_tensor(
     const at::Tensor& tensor,
     const char* part);
 
-/// Errors:  c10::TypeError unless check_tensor() passes and `tensor` is int32 or int64.
+/// Errors:  c10::TypeError unless check_tensor() passes and `tensor` is int32 or int64;
+///          c10::ValueError unless it has the rank `rank`, if this is given.
 void check_integers(
     const FeatureState& feature,
     const at::Tensor& tensor,
-    const char* part);
-
-/// Errors:  c10::ValueError unless `tensor` has the rank `rank`.
-void check_rank(
-    const FeatureState& feature,
-    const at::Tensor& tensor,
-    int64_t rank,
-    const char* part);
+    const char* part,
+    std::optional<int64_t> rank = {});
 
 /// Returns the values as a contiguous tensor, which may share their memory.
 at::Tensor as_contiguous(const at::Tensor& tensor);
