@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/rank_group.h"
 
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -69,25 +70,26 @@ class SoloGroup final : public RankGroup {
 
 }  // namespace
 
+std::exception_ptr error_of(c10::function_ref<void()> work) {
+  try {
+    work();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
 void RankGroup::drain(
     const std::vector<std::function<at::Tensor()>>& exchanges) {
   for (const auto& wait : exchanges) {
-    try {
-      wait();
-    } catch (const std::exception&) {
-      // The caller has an error already.
-    }
+    error_of([&] { wait(); });  // The caller has an error already.
   }
 }
 
 std::vector<std::string> RankGroup::all_gather(const std::string& text) {
   const Arrivals arrivals =
       arrive(Rendezvous::kGather, nullptr, {.bodies = {bytes_of(text)}})();
-  std::vector<std::string> texts;
-  for (const at::Tensor& body : arrivals.bodies) {
-    texts.push_back(text_of(body));
-  }
-  return texts;
+  return c10::fmap(arrivals.bodies, text_of);
 }
 
 std::vector<std::string> RankGroup::gather(const std::string& text) {
@@ -95,11 +97,9 @@ std::vector<std::string> RankGroup::gather(const std::string& text) {
   bodies[0] = bytes_of(text);
   const Arrivals arrivals =
       arrive(Rendezvous::kGather, nullptr, {.bodies = std::move(bodies)})();
-  std::vector<std::string> texts;
-  for (const at::Tensor& body : arrivals.bodies) {
-    texts.push_back(rank() == 0 ? text_of(body) : "");
-  }
-  return texts;
+  return c10::fmap(arrivals.bodies, [&](const at::Tensor& body) {
+    return rank() == 0 ? text_of(body) : "";
+  });
 }
 
 bool RankGroup::is_sum_direct(int64_t count) const {
@@ -184,12 +184,8 @@ std::string RankGroup::broadcast_bytes(
     RendezvousPoint point,
     c10::function_ref<std::string()> work) {
   std::string bytes;
-  std::exception_ptr error;
-  try {
-    bytes = rank() == 0 ? work() : "";
-  } catch (...) {
-    error = std::current_exception();
-  }
+  const std::exception_ptr error =
+      error_of([&] { bytes = rank() == 0 ? work() : ""; });
   const Arrivals arrivals =
       arrive(point, error, {.bodies = {bytes_of(bytes)}})();
   return text_of(arrivals.bodies[0]);

@@ -44,6 +44,9 @@ struct RendezvousPoint {
   int64_t layer;  // EmbeddingState::layer; 0: no layer
 };
 
+/// Calls `work`. Returns what it throws, or nullptr.
+std::exception_ptr error_of(c10::function_ref<void()> work);
+
 /// The processes that share the tables of one or several layers. All ranks must call a
 /// function together, except rank(), size(), add_layer(), worker(), wait_for_worker(),
 /// drain(), is_sum_direct(), add_bodies(), exchanges() and bytes_sent().
@@ -123,22 +126,11 @@ class RankGroup {
   std::invoke_result_t<Work> run_on_all_ranks(
       RendezvousPoint point,
       Work work) {
-    std::exception_ptr error;
     if constexpr (std::is_void_v<std::invoke_result_t<Work>>) {
-      try {
-        work();
-      } catch (...) {
-        error = std::current_exception();
-      }
-      barrier(point, error);
+      barrier(point, error_of(work));
     } else {
       std::invoke_result_t<Work> result{};
-      try {
-        result = work();
-      } catch (...) {
-        error = std::current_exception();
-      }
-      barrier(point, error);
+      barrier(point, error_of([&] { result = work(); }));
       return result;
     }
   }

@@ -17,7 +17,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <string>
-#include <utility>
 
 namespace tessera::distributed {
 
@@ -78,16 +77,13 @@ at::Tensor sum_over_ranks(
     const std::vector<at::Tensor>& parameters,
     PackValues pack_values) {
   at::Tensor values;
-  std::exception_ptr error;
   std::string shapes;
-  try {
+  const std::exception_ptr error = error_of([&] {
     values = pack_values();
     for (const at::Tensor& parameter : parameters) {
       shapes.append(c10::str(parameter.sizes()));
     }
-  } catch (...) {
-    error = std::current_exception();
-  }
+  });
   return ranks.sum(
       rendezvous,
       error,

@@ -8,43 +8,13 @@
 #include "src/common/rank_group.h"
 #include "src/engine/table_store.h"
 
+#include <c10/util/overloaded.h>
+
 #include <algorithm>
 
 namespace tessera {
 
 namespace {
-
-std::unique_ptr<EmbeddingStrategy> make(
-    const Strategy::Fused& options,
-    Apply apply,
-    std::shared_ptr<EmbeddingState> state) {
-  check_lookup_threads(options.lookup_threads, "[Strategy::Fused]");
-  auto store = std::make_shared<TableStore>(state, options.lookup_threads);
-  return make_fused_strategy(std::move(state), std::move(store), apply);
-}
-
-std::unique_ptr<EmbeddingStrategy> make(
-    const Strategy::Host& options,
-    Apply /*apply*/,
-    std::shared_ptr<EmbeddingState> state) {
-  return make_host_strategy(std::move(state), options);
-}
-
-std::unique_ptr<EmbeddingStrategy> make(
-    const Strategy::Padded& /*options*/,
-    Apply /*apply*/,
-    std::shared_ptr<EmbeddingState> state) {
-  return make_padded_strategy(std::move(state));
-}
-
-std::unique_ptr<EmbeddingStrategy> make(
-    const Strategy::Sharded& options,
-    Apply apply,
-    std::shared_ptr<EmbeddingState> state) {
-  check_lookup_threads(options.options.lookup_threads, "[ShardingOptions]");
-  auto store = options.make_store(options, state);
-  return make_fused_strategy(std::move(state), std::move(store), apply);
-}
 
 // The part of a text around its first difference from another text.
 std::string excerpt(const std::string& text, size_t difference) {
@@ -78,9 +48,23 @@ std::unique_ptr<EmbeddingStrategy> make_strategy(
     Apply apply,
     std::shared_ptr<EmbeddingState> state) {
   return std::visit(
-      [&](const auto& options) {
-        return make(options, apply, std::move(state));
-      },
+      c10::overloaded(
+          [&](const Strategy::Fused& fused) {
+            check_lookup_threads(fused.lookup_threads, "[Strategy::Fused]");
+            auto store =
+                std::make_shared<TableStore>(state, fused.lookup_threads);
+            return make_fused_strategy(state, std::move(store), apply);
+          },
+          [&](const Strategy::Host& host) {
+            return make_host_strategy(state, host);
+          },
+          [&](const Strategy::Padded&) { return make_padded_strategy(state); },
+          [&](const Strategy::Sharded& sharded) {
+            check_lookup_threads(
+                sharded.options.lookup_threads, "[ShardingOptions]");
+            auto store = sharded.make_store(sharded, state);
+            return make_fused_strategy(state, std::move(store), apply);
+          }),
       strategy.options());
 }
 
@@ -111,13 +95,10 @@ void configure_ranks(
   }
   RankGroup& ranks = *sharded->ranks;
   std::string text;
-  std::exception_ptr error;
-  try {
+  const std::exception_ptr error = error_of([&] {
     text = configure();  // checks the options, which to_text() relies on
     text += to_text(sharded->options);
-  } catch (...) {
-    error = std::current_exception();
-  }
+  });
   const RankGroup::Arrivals arrivals = ranks.arrive(
       Rendezvous::kConfigure, error, {.bodies = {bytes_of(text)}})();
   for (int64_t rank = 0; rank < ranks.size(); ++rank) {
