@@ -65,7 +65,7 @@ MemoryPlan memory_plan(const TPUEmbeddingOptions& options, int64_t batch_size) {
       batch_size >= 0,
       "[memory_plan] batch_size must be >= 0, but got {}. Pass the examples of a batch, or 0 for the tables alone.",
       batch_size);
-  const EmbeddingState state = describe_shards(
+  const EmbeddingState state = describe_state(
       options.features,
       options.optimizer,
       kOptions,

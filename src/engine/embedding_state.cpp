@@ -16,6 +16,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
@@ -36,13 +37,11 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
   table.config = config;
   table.name = config->name.empty() ? "table_" + std::to_string(tables.size())
                                     : config->name;
-  for (const TableState& other : tables) {
-    TESSERA_CHECK_VALUE(
-        other.name != table.name,
-        "[TableConfig '{}'] tables of one layer must have different names, but two are named '{}'. Rename one, or let features share the same TablePtr.",
-        shorten(table.name),
-        shorten(table.name));
-  }
+  TESSERA_CHECK_VALUE(
+      std::ranges::find(tables, table.name, &TableState::name) == tables.end(),
+      "[TableConfig '{}'] tables of one layer must have different names, but two are named '{}'. Rename one, or let features share the same TablePtr.",
+      shorten(table.name),
+      shorten(table.name));
   tables.push_back(std::move(table));
   return tables.size() - 1;
 }
@@ -149,14 +148,6 @@ at::Tensor copy_used_rows(const KeyTableRows& table, const at::Tensor& rows) {
   return copy;
 }
 
-// Refuses options that a key table can't have.
-void check_supports_keys(const TableState& table) {
-  TESSERA_CHECK_VALUE(
-      !has_slot_creation(table),
-      "[table '{}'] a key table can't have slot_creation, because slots are created when keys get their rows. Remove it.",
-      shorten(table.name));
-}
-
 at::Tensor copy_rows(const at::Tensor& rows) {
   const int64_t width = rows.dim() == 1 ? 1 : rows.size(1);
   at::Tensor copy = allocate_rows(rows.size(0), width, rows.scalar_type());
@@ -195,24 +186,23 @@ void check_has_no_keys(
 EmbeddingState describe_state(
     const Nest<FeatureConfig>& features,
     const std::optional<optim::OptimizerSpec>& optimizer,
-    const std::string& where) {
+    const std::string& where,
+    const Shards& shards) {
   if (optimizer) {
     optim::validate(*optimizer, where);
   }
   EmbeddingState state;
+  state.ranks = shards.ranks;
   state.features = feature_states(features, [&](const FeatureState& feature) {
     return find_or_add(state.tables, feature.config.table);
   });
   for (const FeatureState& feature : state.features) {
     if (feature.config.output_shape && feature.config.max_sequence_length > 0) {
-      TORCH_WARN(
-          "[feature '",
+      TORCH_WARN(fmt::format(
+          "[feature '{}'] max_sequence_length = {} is ignored, because output_shape is set to {}. Remove one of them.",
           shorten(feature.path),
-          "'] max_sequence_length = ",
           feature.config.max_sequence_length,
-          " is ignored, because output_shape is set to ",
-          to_string(*feature.config.output_shape),
-          ". Remove one of them.");
+          to_string(*feature.config.output_shape)));
     }
   }
   state.accumulated.resize(state.tables.size());
@@ -231,18 +221,6 @@ EmbeddingState describe_state(
           *table.optimizer,
           c10::str("[TableConfig '", shorten(table.name), "']"));
     }
-  }
-  return state;
-}
-
-EmbeddingState describe_shards(
-    const Nest<FeatureConfig>& features,
-    const std::optional<optim::OptimizerSpec>& optimizer,
-    const std::string& where,
-    const Shards& shards) {
-  EmbeddingState state = describe_state(features, optimizer, where);
-  state.ranks = shards.ranks;
-  for (TableState& table : state.tables) {
     table.rows = shards.rows_of ? shards.rows_of(table.name, *table.config)
                                 : LocalRows::all(table.config->max_rows());
   }
@@ -257,7 +235,7 @@ EmbeddingState make_state(
     const std::string& where,
     const Shards& shards,
     bool checks_memory) {
-  EmbeddingState state = describe_shards(features, optimizer, where, shards);
+  EmbeddingState state = describe_state(features, optimizer, where, shards);
   if (checks_memory) {
     check_memory(plan_memory(state, with_slots), where);
   }
@@ -265,7 +243,10 @@ EmbeddingState make_state(
   state.seed = seed;
   for (TableState& table : state.tables) {
     if (table.config->keys) {
-      check_supports_keys(table);
+      TESSERA_CHECK_VALUE(
+          !has_slot_creation(table),
+          "[table '{}'] a key table can't have slot_creation, because slots are created when keys get their rows. Remove it.",
+          shorten(table.name));
       table.key_rows = std::make_shared<KeyTableRows>(
           *table.config,
           table.name,
@@ -364,12 +345,9 @@ at::Tensor read_rows(
   const at::NoGradGuard no_grad;
   RankGroup& ranks = *state.ranks;
   at::Tensor rows;
-  std::exception_ptr error;
-  try {
+  const std::exception_ptr error = error_of([&] {
     rows = read_local_rows(find_table(state, table, "[read_rows]"), begin, end);
-  } catch (...) {
-    error = std::current_exception();
-  }
+  });
   const at::Tensor sum = ranks.sum(
       {Rendezvous::kReadRows, state.layer},
       error,
@@ -386,12 +364,11 @@ EmbeddingTables embedding_tables_of(
   std::vector<EmbeddingTables::Entry> entries;
   for (const TableState& table : state.tables) {
     if (table.key_rows != nullptr) {
-      SortedKeyRows rows = table.key_rows->sorted_rows();
+      const NumberedKeys sorted = table.key_rows->sorted_keys();
+      const at::Tensor rows =
+          table.key_rows->all_rows().index_select(0, sorted.rows);
       entries.push_back(
-          {table.config,
-           table.name,
-           numbers_of(std::move(rows.rows)),
-           std::move(rows.keys)});
+          {table.config, table.name, numbers_of(rows), sorted.keys});
       continue;
     }
     entries.push_back(

@@ -61,19 +61,14 @@ struct Shards {
       rows_of = {};
 };
 
-/// Describes features and tables, in order of first use, without allocating the tables.
+/// Describes features, tables in order of first use, and the rows that this process holds,
+/// without allocating the tables.
 /// Errors:  as make_state().
 EmbeddingState describe_state(
     const Nest<FeatureConfig>& features,
     const std::optional<optim::OptimizerSpec>& optimizer,
-    const std::string& where);
-
-/// describe_state() with the rows of each table that this process holds.
-EmbeddingState describe_shards(
-    const Nest<FeatureConfig>& features,
-    const std::optional<optim::OptimizerSpec>& optimizer,
     const std::string& where,
-    const Shards& shards);
+    const Shards& shards = {});
 
 /// Makes tables in order of first use and initialises them. `with_slots` says which
 /// tables have slots.

@@ -48,12 +48,12 @@ void write_rows(
   constexpr int64_t kRowsPerTask = 256;
   constexpr int64_t kAhead = 8;
   const auto count = static_cast<int64_t>(rows.size());
-  run_tasks(
-      (count + kRowsPerTask - 1) / kRowsPerTask,
+  run_ranges(
+      count,
+      kRowsPerTask,
       count * row_bytes * 2,
-      [&](int64_t task) {
-        const int64_t end = std::min(count, (task + 1) * kRowsPerTask);
-        for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+      [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
           if (i + kAhead < end) {
             kernels::prefetch_row(data, row_bytes, rows[i + kAhead]);
           }
@@ -216,12 +216,6 @@ NumberedKeys KeyTableRows::sorted_keys() const {
     rows[i] = entries[i].row;
   }
   return result;
-}
-
-SortedKeyRows KeyTableRows::sorted_rows() const {
-  const at::NoGradGuard no_grad;
-  const NumberedKeys sorted = sorted_keys();
-  return {.keys = sorted.keys, .rows = all_rows_.index_select(0, sorted.rows)};
 }
 
 std::unique_ptr<KeyTableRows::Lease> KeyTableRows::lease(int64_t count) {

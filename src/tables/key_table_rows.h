@@ -22,12 +22,6 @@
 
 namespace tessera {
 
-/// Keys and their rows.
-struct SortedKeyRows {
-  at::Tensor keys = {};  // [keys] int64
-  at::Tensor rows = {};  // [keys, stored_columns()] of the table's dtype
-};
-
 /// Keys and the numbers of their rows.
 struct NumberedKeys {
   at::Tensor keys = {};  // [keys] int64
@@ -57,8 +51,6 @@ class KeyTableRows {
       const std::string& name,
       uint64_t seed,
       PartitionRange owned);
-  KeyTableRows(const KeyTableRows& other) = delete;
-  KeyTableRows& operator=(const KeyTableRows&) = delete;
 
   /// A copy of the keys and rows. The scratch rows are not copied.
   std::shared_ptr<KeyTableRows> clone() const;
@@ -117,8 +109,6 @@ class KeyTableRows {
 
   /// All keys in ascending order, and the number of the row of each in all_rows().
   NumberedKeys sorted_keys() const;
-  /// A copy of all rows, with ascending keys.
-  SortedKeyRows sorted_rows() const;
 
   /// The keys as they were in the last checkpoint; nullopt unless checkpoints are
   /// incremental. A copy of the table has none.
