@@ -8,12 +8,14 @@
 #include "src/common/parallel.h"
 #include "src/kernels/kernels.h"
 
+#include <ATen/core/functional.h>
 #include <c10/util/ArrayRef.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -138,11 +140,8 @@ std::vector<float> largest_gradients(
     largest = std::isnan(of_parts[i]) || of_parts[i] > largest ? of_parts[i]
                                                                : largest;
   }
-  std::vector<float> of_terms;
-  for (const size_t matrix : matrix_of_term) {
-    of_terms.push_back(of_matrices[matrix]);
-  }
-  return of_terms;
+  return c10::fmap(
+      matrix_of_term, [&](size_t matrix) { return of_matrices[matrix]; });
 }
 
 double largest_of(const Buffer<float>& values) {
@@ -159,79 +158,53 @@ double bound_of(const TableUpdate::Term& term, float largest_gradient) {
       static_cast<double>(term.bags->nnz());
 }
 
-// Calls visit(bag, row, factor, gradient) for each id, until it returns false.
-template <class Visit>
-void for_each_id(const TableUpdate::Term& term, Visit visit) {
-  const IdBags& bags = *term.bags;
-  for (int64_t bag = 0; bag < bags.bags; ++bag) {
-    const float scale =
-        term.factor * (bags.scales.empty() ? 1.0F : bags.scales[bag]);
-    for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
-      const float factor =
-          scale * (bags.weights.empty() ? 1.0F : bags.weights[i]);
-      if (!visit(bag, bags.ids[i], factor, term.gradient + bag * term.stride)) {
-        return;
-      }
+// Adds factor * gradient to `sum`. Returns the first term that is not finite.
+std::optional<float> add_gradient(
+    float factor,
+    const float* gradient,
+    std::vector<float>& sum) {
+  for (size_t column = 0; column < sum.size(); ++column) {
+    const float value = factor * gradient[column];
+    if (!std::isfinite(value)) {
+      return value;
     }
+    sum[column] = std::fma(factor, gradient[column], sum[column]);
   }
+  return std::nullopt;
 }
 
-// The message about the first gradient of an id that is not finite, or an empty text.
-std::string find_in_term(
-    const EmbeddingState& state,
-    size_t feature,
-    const TableUpdate::Term& term) {
-  std::string message;
-  for_each_id(
-      term,
-      [&](int64_t bag, uint32_t /*row*/, float factor, const float* gradient) {
-        for (int64_t column = 0; column < term.bags->dim; ++column) {
-          const float value = factor * gradient[column];
-          if (!std::isfinite(value)) {
-            message = non_finite_message(state, feature, bag, value);
-            return false;
-          }
-        }
-        return true;
-      });
-  return message;
-}
-
-// Whether all sums of finite gradients are finite.
-bool are_sums_finite(c10::ArrayRef<TableUpdate::Term> terms) {
-  std::unordered_map<uint32_t, std::vector<float>> sums;
-  bool are_finite = true;
-  for (const TableUpdate::Term& term : terms) {
-    for_each_id(
-        term,
-        [&](int64_t /*bag*/,
-            uint32_t row,
-            float factor,
-            const float* gradient) {
-          std::vector<float>& sum = sums[row];
-          sum.resize(term.bags->dim);
-          for (size_t column = 0; column < sum.size(); ++column) {
-            sum[column] = std::fma(factor, gradient[column], sum[column]);
-            are_finite = are_finite && std::isfinite(sum[column]);
-          }
-          return are_finite;
-        });
-  }
-  return are_finite;
-}
-
+// The message about the first gradient of an id that is not finite, or else about a sum that
+// is not finite, or an empty text.
 std::string find_in_table(
     const EmbeddingState& state,
     const std::vector<size_t>& features,
     const TableUpdate& update) {
-  for (size_t i = 0; i < update.terms.size(); ++i) {
-    std::string message =
-        find_in_term(state, features[i % features.size()], update.terms[i]);
-    if (!message.empty()) {
-      return message;
+  std::unordered_map<uint32_t, std::vector<float>> sums;
+  for (size_t t = 0; t < update.terms.size(); ++t) {
+    const TableUpdate::Term& term = update.terms[t];
+    const IdBags& bags = *term.bags;
+    for (int64_t bag = 0; bag < bags.bags; ++bag) {
+      const float scale =
+          term.factor * (bags.scales.empty() ? 1.0F : bags.scales[bag]);
+      for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
+        std::vector<float>& sum = sums[bags.ids[i]];
+        sum.resize(bags.dim);
+        const auto refused = add_gradient(
+            scale * (bags.weights.empty() ? 1.0F : bags.weights[i]),
+            term.gradient + bag * term.stride,
+            sum);
+        if (refused) {
+          const size_t feature = features[t % features.size()];
+          return non_finite_message(state, feature, bag, *refused);
+        }
+      }
     }
   }
-  if (are_sums_finite(update.terms)) {
+  const bool are_finite = std::ranges::all_of(sums, [](const auto& entry) {
+    return std::ranges::all_of(
+        entry.second, [](float sum) { return std::isfinite(sum); });
+  });
+  if (are_finite) {
     return {};
   }
   return fmt::format(
