@@ -16,12 +16,10 @@ std::string where_of(
     const char* where,
     const std::string& name,
     int64_t replica) {
-  return c10::str(
-      "[",
+  return fmt::format(
+      "[{}] the batch {} of replica {}",
       where,
-      "] the batch ",
       quoted_batch_name(name),
-      " of replica ",
       replica);
 }
 
@@ -49,17 +47,12 @@ bool QueuedBatch::waits_to_be_dequeued() const {
   });
 }
 
-bool QueuedBatch::is_dequeued_by_all() const {
-  return std::ranges::all_of(slices, &BatchSlice::is_dequeued);
-}
-
-bool QueuedBatch::has_all_gradients() const {
+bool QueuedBatch::is_done() const {
   return std::ranges::all_of(
-      slices, [](const auto& slice) { return !slice.gradients.empty(); });
+      slices, [&](const BatchSlice& slice) { return is_done(slice); });
 }
 
-bool QueuedBatch::is_done_for(int64_t replica) const {
-  const BatchSlice& slice = slices[replica];
+bool QueuedBatch::is_done(const BatchSlice& slice) const {
   return is_training ? !slice.gradients.empty() : slice.is_dequeued;
 }
 
@@ -71,7 +64,7 @@ bool QueuedBatch::is_open_for(int64_t replica) const {
 std::string QueuedBatch::missing_replicas() const {
   std::vector<std::string> missing;
   for (size_t i = 0; i < slices.size(); ++i) {
-    if (!is_done_for(static_cast<int64_t>(i))) {
+    if (!is_done(slices[i])) {
       missing.push_back(std::to_string(i));
     }
   }
@@ -103,7 +96,7 @@ bool BatchQueue::may_enqueue(
     int64_t replica) const {
   if (const QueuedBatch* batch = find_unfinished(name, replica)) {
     TESSERA_CHECK_VALUE(
-        batch->is_done_for(replica),
+        batch->is_done(batch->slices[replica]),
         "{} is in flight already. Dequeue it and apply its gradients, drop it, or use another name.",
         where_of("enqueue", name, replica));
     return false;  // other replicas have not finished it
@@ -127,26 +120,21 @@ std::string BatchQueue::why_not_enqueue(
     const std::string& name,
     int64_t replica) const {
   if (const QueuedBatch* batch = find_unfinished(name, replica)) {
-    return c10::str(
+    return fmt::format(
+        "{} waits for the previous batch of this name, which is not finished on replica {}. Finish it there, or drop it.",
         where_of("enqueue", name, replica),
-        " waits for the previous batch of this name, which is not finished on "
-        "replica ",
-        batch->missing_replicas(),
-        ". Finish it there, or drop it.");
+        batch->missing_replicas());
   }
-  return c10::str(
-      "[enqueue] the queue is full: queue_depth = ",
+  return fmt::format(
+      "[enqueue] the queue is full: queue_depth = {} batches wait to be dequeued. In flight: {}. Dequeue or drop one, or raise queue_depth.",
       depth_,
-      " batches wait to be dequeued. In flight: ",
-      names(),
-      ". Dequeue or drop one, or raise queue_depth.");
+      names());
 }
 
 std::string BatchQueue::why_not_dequeue(
     const std::string& name,
     int64_t replica) {
-  const std::string batch = fmt::format(
-      "[dequeue] the batch {} of replica {}", quoted_batch_name(name), replica);
+  const std::string batch = where_of("dequeue", name, replica);
   if (name.empty() && find_to_dequeue(name, replica) == nullptr) {
     return fmt::format(
         "[dequeue] expected a batch without a name for replica {}, but none was enqueued. In flight: {}. Call enqueue() first, or at the same time in another thread.",

@@ -39,10 +39,10 @@ struct QueuedBatch {
   std::vector<BatchSlice> slices = {};  // [replicas]
 
   bool waits_to_be_dequeued() const;
-  bool is_dequeued_by_all() const;
-  bool has_all_gradients() const;
-  /// Whether the replica has made all its calls for this batch.
-  bool is_done_for(int64_t replica) const;
+  /// Whether a replica has made all its calls for its slice of this batch.
+  bool is_done(const BatchSlice& slice) const;
+  /// Whether all replicas have.
+  bool is_done() const;
   /// Whether the batch is for training, and the replica has dequeued it, but has not
   /// passed its gradients.
   bool is_open_for(int64_t replica) const;

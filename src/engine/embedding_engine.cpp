@@ -89,48 +89,29 @@ class CallGate {
 
   // `timeout`: the longest time that wait() waits.
   explicit CallGate(std::chrono::milliseconds timeout) : timeout_(timeout) {}
-  CallGate(const CallGate&) = delete;
-  CallGate& operator=(const CallGate&) = delete;
 
-  // Counts as a running call of a public member while it lives.
+  // Counts as a running call of a public member while the result lives.
   // Errors:  c10::Error within an update, and after shutdown().
-  class Call {
-   public:
-    explicit Call(CallGate& gate) : gate_(gate) {
-      gate_.check_not_updating();
-      const Lock lock(gate_.mutex_);
-      gate_.check_open();
-      ++gate_.calls_;
-    }
-    ~Call() {
+  [[nodiscard]] auto begin_call() {
+    check_not_updating();
+    const Lock lock(mutex_);
+    check_open();
+    ++calls_;
+    return c10::make_scope_exit([this] {
       // Notifies under the lock, because the gate may be destroyed once the lock is free.
-      const Lock lock(gate_.mutex_);
-      --gate_.calls_;
-      gate_.changed_.notify_all();
-    }
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
+      const Lock ending(mutex_);
+      --calls_;
+      changed_.notify_all();
+    });
+  }
 
-   private:
-    CallGate& gate_;
-  };
-
-  // While an Update exists, its thread counts as the one that updates the tables. Calls
-  // that this thread makes meanwhile are refused.
-  class Update {
-   public:
-    explicit Update(CallGate& gate) : gate_(gate) {
-      gate_.updating_thread_ = std::this_thread::get_id();
-    }
-    ~Update() {
-      gate_.updating_thread_ = std::thread::id();
-    }
-    Update(const Update&) = delete;
-    Update& operator=(const Update&) = delete;
-
-   private:
-    CallGate& gate_;
-  };
+  // While the result lives, this thread counts as the one that updates the tables. Calls
+  // that it makes meanwhile are refused.
+  [[nodiscard]] auto begin_update() {
+    updating_thread_ = std::this_thread::get_id();
+    return c10::make_scope_exit(
+        [this] { updating_thread_ = std::thread::id(); });
+  }
 
   [[nodiscard]] Lock lock() {
     return Lock(mutex_);
@@ -273,29 +254,12 @@ class EmbeddingEngine::Impl {
   explicit Impl(EmbeddingEngineOptions options)
       : Impl(options, make_engine_state(options)) {}
 
-  // Makes a copy without batches.
-  explicit Impl(Impl& source) : Impl(source.options_, source.copy()) {}
-
   Impl(EmbeddingEngineOptions options, std::shared_ptr<EmbeddingState> state)
       : options_(std::move(options)),
         state_(std::move(state)),
         gate_(options_.timeout),
         queue_(options_.replicas, options_.queue_depth),
         store_(state_, options_.lookup_threads) {}
-
-  // What a copy takes from its source.
-  struct Copy {
-    std::shared_ptr<EmbeddingState> state;
-    bool is_ready = false;
-    int64_t out_of_range_count = 0;
-  };
-
-  Impl(const EmbeddingEngineOptions& options, Copy copy)
-      : Impl(options, std::move(copy.state)) {
-    is_ready_ = copy.is_ready;
-    iterations_ = updates_applied(*state_);
-    out_of_range_count_ = copy.out_of_range_count;
-  }
 
   // A call of another thread that was running at a fork never ends in the child.
   bool can_be_destroyed() {
@@ -306,11 +270,9 @@ class EmbeddingEngine::Impl {
     gate_.shutdown_and_wait();  // before any member is destroyed
   }
 
-  Impl& operator=(const Impl&) = delete;
-
   // Runs `build`, which fixes output shapes.
   void build(c10::function_ref<void(EmbeddingState&)> build) {
-    const CallGate::Call call(gate_);
+    const auto call = gate_.begin_call();
     const std::lock_guard<std::shared_mutex> lock(shapes_mutex_);
     build(*state_);
     is_ready_ = true;
@@ -320,7 +282,7 @@ class EmbeddingEngine::Impl {
       const Features& features,
       const Weights& weights,
       const EnqueueOptions& options) {
-    const CallGate::Call call(gate_);
+    const auto call = gate_.begin_call();
     check_replica("enqueue", options.replica, options_.replicas);
     Batch batch = read(features, weights);
     const std::vector<int64_t> ragged_rows = batch.ragged_rows();
@@ -341,13 +303,13 @@ class EmbeddingEngine::Impl {
     BatchSlice& slice =
         queue_.enqueue(options.name, options.training, options.replica);
     slice.bags = std::make_shared<std::vector<IdBags>>(std::move(batch.bags));
-    out_of_range_count_ += zero_rows;
+    state_->out_of_range_count += zero_rows;
     start_lookups();
     gate_.notify_all();
   }
 
   Nest<at::Tensor> dequeue(const std::string& name, int64_t replica) {
-    const CallGate::Call call(gate_);
+    const auto call = gate_.begin_call();
     check_replica("dequeue", replica, options_.replicas);
     check_ready("dequeue");
     CallGate::Lock lock = gate_.lock();
@@ -380,7 +342,7 @@ class EmbeddingEngine::Impl {
       warn_about_open_batches(replica);
       leaves = slice.activations = std::make_shared<Activations>();
       slice.dequeued_by = std::this_thread::get_id();
-    } else if (batch->is_dequeued_by_all()) {
+    } else if (batch->is_done()) {
       queue_.erase(*batch);
     }
     gate_.notify_all();
@@ -401,7 +363,7 @@ class EmbeddingEngine::Impl {
       const Nest<at::Tensor>& gradients,
       const std::string& name,
       int64_t replica) {
-    const CallGate::Call call(gate_);
+    const auto call = gate_.begin_call();
     check_replica("apply_gradients", replica, options_.replicas);
     check_ready("apply_gradients");
     std::vector<at::Tensor> flat;
@@ -420,7 +382,7 @@ class EmbeddingEngine::Impl {
     }
     store_.check({.bags = slice.bags.get(), .gradients = flat});
     slice.gradients = std::move(flat);
-    if (batch.has_all_gradients()) {
+    if (batch.is_done()) {
       try {
         update(batch);
       } catch (...) {
@@ -436,7 +398,7 @@ class EmbeddingEngine::Impl {
   }
 
   void drop(const std::string& name) {
-    const CallGate::Call call(gate_);
+    const auto call = gate_.begin_call();
     const CallGate::Lock lock = gate_.lock();
     queue_.erase(queue_.find_to_drop(name));
     start_lookups();
@@ -447,7 +409,7 @@ class EmbeddingEngine::Impl {
       const Features& features,
       const Weights& weights,
       const Nest<FeatureConfig>& configs) {
-    const CallGate::Call call(gate_);
+    const auto call = gate_.begin_call();
     const auto reading = store_.lock_for_reading();
     return lookup_for_serving(*state_, features, weights, configs);
   }
@@ -463,23 +425,24 @@ class EmbeddingEngine::Impl {
     });
   }
 
-  Copy copy() {
-    Copy copy;
+  // Makes a copy without batches.
+  std::unique_ptr<Impl> copy() {
+    std::unique_ptr<Impl> copy;
     change_state([&](EmbeddingState& state) {
       const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
-      copy = {
-          .state = std::make_shared<EmbeddingState>(deep_copy(state)),
-          .is_ready = is_ready_,
-          .out_of_range_count = out_of_range_count_};
+      copy = std::make_unique<Impl>(
+          options_, std::make_shared<EmbeddingState>(deep_copy(state)));
+      copy->is_ready_ = is_ready_.load();
+      copy->iterations_ = updates_applied(state);
     });
     return copy;
   }
 
   void change_state(c10::function_ref<void(EmbeddingState&)> change) {
-    const CallGate::Call call(gate_);
+    const auto call = gate_.begin_call();
     const CallGate::Lock lock = gate_.lock();
     const auto writing = store_.lock_for_writing();
-    const CallGate::Update updating(gate_);
+    const auto updating = gate_.begin_update();
     const auto update_iterations =
         c10::make_scope_exit([&] { iterations_ = updates_applied(*state_); });
     change(*state_);
@@ -561,16 +524,12 @@ class EmbeddingEngine::Impl {
         BatchSlice& slice = batch.slices[replica];
         if (slice.is_enqueued && !slice.is_dequeued && !slice.lookup.valid() &&
             queue_.find_partly_updated(replica) == nullptr) {
-          start_lookup(slice);
+          slice.lookup = store_.worker().submit([this, bags = slice.bags] {
+            return store_.lookup_local(*bags, UnknownKeys::kAdmitted);
+          });
         }
       }
     }
-  }
-
-  void start_lookup(BatchSlice& slice) {
-    slice.lookup = store_.worker().submit([this, bags = slice.bags] {
-      return store_.lookup_local(*bags, UnknownKeys::kAdmitted);
-    });
   }
 
   void update(const QueuedBatch& batch) {
@@ -580,7 +539,7 @@ class EmbeddingEngine::Impl {
       lookups.push_back(
           {.bags = slice.bags.get(), .gradients = slice.gradients});
     }
-    const CallGate::Update updating(gate_);
+    const auto updating = gate_.begin_update();
     store_.apply_update(store_.plan_update(lookups));
     iterations_ = updates_applied(*state_);
   }
@@ -596,7 +555,6 @@ class EmbeddingEngine::Impl {
   BatchQueue queue_;
   bool has_warned_ = false;  // about open batches
   std::atomic<int64_t> iterations_ = 0;
-  std::atomic<int64_t> out_of_range_count_ = 0;
   TableStore store_;  // the last member: its worker uses the others
 };
 
@@ -604,7 +562,7 @@ EmbeddingEngine::EmbeddingEngine(EmbeddingEngineOptions options)
     : impl_(std::make_unique<Impl>(std::move(options))) {}
 
 EmbeddingEngine::EmbeddingEngine(const EmbeddingEngine& source, Copy)
-    : impl_(std::make_unique<Impl>(*source.impl_)) {}
+    : impl_(source.impl_->copy()) {}
 
 EmbeddingEngine::~EmbeddingEngine() {
   if (impl_ != nullptr && !impl_->can_be_destroyed()) {
@@ -613,7 +571,7 @@ EmbeddingEngine::~EmbeddingEngine() {
 }
 
 void EmbeddingEngine::copy_from(const EmbeddingEngine& source) {
-  impl_ = std::make_unique<Impl>(*source.impl_);
+  impl_ = source.impl_->copy();
 }
 
 void EmbeddingEngine::build() {
@@ -704,7 +662,7 @@ at::Tensor EmbeddingEngine::read_rows(
     const std::string& name,
     int64_t begin,
     int64_t end) const {
-  const CallGate::Call call(impl_->gate_);
+  const auto call = impl_->gate_.begin_call();
   const auto reading = impl_->store_.lock_for_reading();
   return tessera::read_rows(*impl_->state_, name, begin, end);
 }
@@ -714,7 +672,7 @@ int64_t EmbeddingEngine::iterations() const {
 }
 
 int64_t EmbeddingEngine::out_of_range_count() const {
-  return impl_->out_of_range_count_;
+  return impl_->state_->out_of_range_count;
 }
 
 const EmbeddingEngineOptions& EmbeddingEngine::options() const& {
@@ -723,7 +681,7 @@ const EmbeddingEngineOptions& EmbeddingEngine::options() const& {
 
 void EmbeddingEngine::visit_state(
     c10::function_ref<void(const EmbeddingState&)> visit) const {
-  const CallGate::Call call(impl_->gate_);
+  const auto call = impl_->gate_.begin_call();
   const std::shared_lock<std::shared_mutex> lock(impl_->shapes_mutex_);
   visit(*impl_->state_);
 }
