@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <functional>
@@ -32,8 +33,7 @@ AccumulatedGradients gradients_of(const at::Tensor& sum) {
 }
 
 at::Tensor tensor_of_integers(const auto& values) {
-  at::Tensor tensor =
-      at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
   std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
   return tensor;
 }
@@ -41,13 +41,10 @@ at::Tensor tensor_of_integers(const auto& values) {
 AccumulatedGradients gradients_of(
     const GradientAccumulator& accumulator,
     int64_t dim) {
-  at::Tensor rows = tensor_of_integers(accumulator.rows());
-  at::Tensor sums = at::empty({rows.numel(), dim}, at::kFloat);
-  std::copy(
-      accumulator.sums().begin(),
-      accumulator.sums().end(),
-      sums.mutable_data_ptr<float>());
-  return {.rows = std::move(rows), .sums = std::move(sums)};
+  const c10::ArrayRef<float> sums = accumulator.sums();
+  return {
+      .rows = tensor_of_integers(accumulator.rows()),
+      .sums = at::tensor(sums, at::kFloat).view({-1, dim})};
 }
 
 c10::ArrayRef<int64_t> integers_in(const at::Tensor& values) {

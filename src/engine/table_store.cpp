@@ -12,12 +12,15 @@
 #include "src/common/tensor_text.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/finite_gradients.h"
-#include "src/engine/lookup.h"
 #include "src/engine/sampled_rows.h"
 
+#include <ATen/TensorUtils.h>
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
@@ -46,11 +49,9 @@ void check_count(const TableUpdate& update) {
 
 // The tensors of `table`, in the form that a custom rule gets.
 optim::TensorRows rows_of(const TableState& table) {
-  optim::TensorRows rows{.weights = table.parameters};
-  for (const Slot& slot : table.slots) {
-    rows.slots.push_back(slot.values);
-  }
-  return rows;
+  const auto values_of = [](const Slot& slot) { return slot.values; };
+  return {
+      .weights = table.parameters, .slots = c10::fmap(table.slots, values_of)};
 }
 
 CustomUpdate run_custom_rule(
@@ -58,17 +59,15 @@ CustomUpdate run_custom_rule(
     const RowGradients& gradients,
     const KeyUpdate* keys,
     const optim::StepContext& context) {
-  const auto rows = static_cast<int64_t>(gradients.rows.size());
+  const auto rows = std::ssize(gradients.rows);
   CustomUpdate update{.table = &table, .ids = at::empty({rows}, at::kLong)};
   std::copy(
       gradients.rows.begin(),
       gradients.rows.end(),
       update.ids.mutable_data_ptr<int64_t>());
-  const at::Tensor sums = at::empty({rows, table.config->dim}, at::kFloat);
-  std::copy(
-      gradients.sums.begin(),
-      gradients.sums.end(),
-      sums.mutable_data_ptr<float>());
+  const at::Tensor sums =
+      at::tensor(c10::ArrayRef<float>(gradients.sums), at::kFloat)
+          .view({rows, table.config->dim});
   update.rows = optim::gather_rows(rows_of(table), update.ids);
   update.rows.weights = float_rows(update.rows.weights);
   if (keys != nullptr) {
@@ -84,24 +83,14 @@ CustomUpdate run_custom_rule(
 // are adjacent and all rows are equally far apart. The gradient of a concatenation has
 // such rows.
 std::optional<int64_t> row_stride_of(const at::Tensor& tensor) {
-  const int64_t last = tensor.dim() - 1;
-  if (tensor.size(last) != 1 && tensor.stride(last) != 1) {
-    return std::nullopt;
-  }
-  int64_t stride = tensor.size(last);
-  int64_t rows = 1;
-  for (int64_t i = last - 1; i >= 0; --i) {
-    if (tensor.size(i) == 1) {
-      continue;
-    }
-    if (rows == 1) {
-      stride = tensor.stride(i);
-    } else if (tensor.stride(i) != stride * rows) {
-      return std::nullopt;
-    }
-    rows *= tensor.size(i);
-  }
-  return stride;
+  const int64_t dim = tensor.size(-1);
+  const auto strides = at::detail::computeStride(
+      tensor.sizes(),
+      tensor.strides(),
+      at::DimVector{tensor.numel() / dim, dim});
+  return strides && (dim == 1 || strides->back() == 1)
+      ? std::optional(strides->front())
+      : std::nullopt;
 }
 
 void write(const CustomUpdate& update) {
@@ -114,9 +103,7 @@ void write(const CustomUpdate& update) {
   constexpr int64_t kRowsPerTask = 256;
   const int64_t rows = update.ids.numel();
   const auto bytes = static_cast<int64_t>(update.rows.weights.nbytes());
-  run_tasks((rows + kRowsPerTask - 1) / kRowsPerTask, bytes, [&](int64_t task) {
-    const int64_t begin = task * kRowsPerTask;
-    const int64_t end = std::min(rows, begin + kRowsPerTask);
+  run_ranges(rows, kRowsPerTask, bytes, [&](int64_t begin, int64_t end) {
     table.mark(c10::IntArrayRef(ids + begin, end - begin));
     for (int64_t i = begin; i < end; ++i) {
       kernels.assign_row(stored, ids[i], weights + i * stored.dim);
@@ -198,13 +185,9 @@ void TableStore::warn_of_missing_gradients(
                     return lookup.gradients[i].defined();
                   });
     if (has_warned_) {
-      TORCH_WARN(
-          "[feature '",
-          shorten(state_->features[i].path),
-          "'] no gradient reached its activation, so its rows are updated with "
-          "a gradient of zeros, which moves them under momentum or weight "
-          "decay. Add the activation to the loss, or put the feature in a "
-          "layer of its own. This warning is given once.");
+      TORCH_WARN(fmt::format(
+          "[feature '{}'] no gradient reached its activation, so its rows are updated with a gradient of zeros, which moves them under momentum or weight decay. Add the activation to the loss, or put the feature in a layer of its own. This warning is given once.",
+          shorten(state_->features[i].path)));
     }
   }
 }
@@ -345,7 +328,7 @@ std::vector<GradientAccumulator> TableStore::sum(
       }
       keys[i] = collect_keys(
           accumulators[i].keys(), terms, *update.table, kept.key_numbers);
-      update.id_limit = static_cast<int64_t>(keys[i].keys.size());
+      update.id_limit = std::ssize(keys[i].keys);
     }
     if (accumulators[i].passes() > 0) {
       update.terms.push_back(accumulators[i].term());
@@ -435,25 +418,20 @@ TableStore::Update TableStore::plan_update(
   std::vector<TableUpdate> updates =
       read_gradients(lookups, FiniteCheck::kRaise, update);
   warn_of_missing_gradients(lookups);
-  return finish_plan(
-      [&] { return plan_tables(std::move(updates), std::move(update)); });
-}
-
-TableStore::Update TableStore::plan_tables(
-    std::vector<TableUpdate> updates,
-    Update update) {
-  for (const TableUpdate& table : updates) {
-    if (table.table != nullptr) {
-      check_count(table);
+  return finish_plan([&] {
+    for (const TableUpdate& table : updates) {
+      if (table.table != nullptr) {
+        check_count(table);
+      }
     }
-  }
-  if (std::ranges::any_of(
-          accumulation_steps_, [](int64_t steps) { return steps > 1; })) {
-    accumulate_terms(updates, update);
-  }
-  plan_key_updates(updates, update.accumulators, update);
-  add_row_updates(std::move(updates), update);
-  return update;
+    if (std::ranges::any_of(
+            accumulation_steps_, [](int64_t steps) { return steps > 1; })) {
+      accumulate_terms(updates, update);
+    }
+    plan_key_updates(updates, update.accumulators, update);
+    add_row_updates(std::move(updates), update);
+    return std::move(update);
+  });
 }
 
 void TableStore::accumulate_terms(

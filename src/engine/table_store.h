@@ -75,9 +75,6 @@ class TableStore {
       int64_t lookup_threads = 0);
   virtual ~TableStore() = default;
 
-  TableStore(const TableStore&) = delete;
-  TableStore& operator=(const TableStore&) = delete;
-
   /// Activations of checked ids, one tensor with its own storage per feature.
   /// `bags` must not hold kZeroRow. Their ids and keys are changed as by find_keys(). All
   /// rows must be in this process.
@@ -227,8 +224,6 @@ class TableStore {
   }
 
  private:
-  Update plan_tables(std::vector<TableUpdate> updates, Update update);
-
   // Moves the terms of tables with gradient_accumulation_steps into
   // Update::accumulators. Where a table is due, the mean takes their place.
   void accumulate_terms(std::vector<TableUpdate>& updates, Update& update);
