@@ -42,15 +42,11 @@ struct WeightedFeature {
 
 // What backward() needs from one forward pass, with its own checked copy of the ids.
 struct LookupRecord {
-  LookupRecord() = default;
   ~LookupRecord() {
     if (spare != nullptr) {
       spare->give_back(std::move(bags));
     }
   }
-  LookupRecord(const LookupRecord&) = delete;
-  LookupRecord& operator=(const LookupRecord&) = delete;
-
   std::vector<IdBags> bags;
   std::shared_ptr<SpareBags> spare;  // see Batch::spare
   std::vector<WeightedFeature> weighted;
@@ -62,16 +58,12 @@ struct LookupRecord {
 };
 using LookupRecordPtr = std::shared_ptr<LookupRecord>;
 
-// Takes the gradients of one backward pass to the store, or under Apply::kOnStep to the
-// pending gradients.
-using Sink = std::function<void(const std::vector<LookupGradients>&)>;
-
 // The gradients that one backward pass has collected so far. The final callback of the
 // pass owns them. If the pass fails, LibTorch drops the callback, and the destructor
 // resets the marks on the lookups.
 class PassGradients {
  public:
-  explicit PassGradients(Sink sink) : sink_(std::move(sink)) {}
+  PassGradients() = default;
   ~PassGradients() {
     for (size_t i = 0; i < records_.size() && !is_applied_; ++i) {
       records_[i]->is_used = was_used_[i];
@@ -89,14 +81,14 @@ class PassGradients {
     records_.push_back(record);
   }
 
-  void apply() {
-    const ProfileScope scope("tessera::update");
-    sink_(lookups_);
+  const std::vector<LookupGradients>& lookups() const {
+    return lookups_;
+  }
+  void set_applied() {
     is_applied_ = true;
   }
 
  private:
-  Sink sink_;
   std::vector<LookupRecordPtr> records_;
   std::vector<bool> was_used_;  // each record, before this pass
   std::vector<LookupGradients> lookups_;
@@ -144,24 +136,23 @@ class PendingUpdates {
     if (pending_ != nullptr) {
       pending_->discard_if_zeroed();
     }
-    // `this` stays alive, because the records of the pass own it.
-    auto gradients = std::make_shared<PassGradients>(
-        [this](const std::vector<LookupGradients>& lookups) {
-          apply(lookups);
-        });
+    auto gradients = std::make_shared<PassGradients>();
     passes_[pass] = gradients;
+    // `this` stays alive, because the records of the pass own it.
     torch::autograd::Engine::get_default_engine().queue_callback(
-        [gradients] { gradients->apply(); });
+        [this, gradients] { apply(*gradients); });
     return gradients;
   }
 
-  void apply(const std::vector<LookupGradients>& lookups) {
+  void apply(PassGradients& gradients) {
+    const ProfileScope scope("tessera::update");
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (pending_ != nullptr) {
-      pending_->add(lookups);
+      pending_->add(gradients.lookups());
     } else {
-      store_->apply_update(store_->plan_update(lookups));
+      store_->apply_update(store_->plan_update(gradients.lookups()));
     }
+    gradients.set_applied();
   }
 
   std::atomic<bool> are_enabled_ = true;
