@@ -14,13 +14,11 @@
 #include "src/features/batch.h"
 #include "src/features/output_shapes.h"
 
-#include <c10/util/FunctionRef.h>
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <shared_mutex>
@@ -397,34 +395,6 @@ class EmbeddingEngine::Impl {
     gate_.notify_all();
   }
 
-  void drop(const std::string& name) {
-    const auto call = gate_.begin_call();
-    const CallGate::Lock lock = gate_.lock();
-    queue_.erase(queue_.find_to_drop(name));
-    start_lookups();
-    gate_.notify_all();
-  }
-
-  Nest<at::Tensor> embedding_lookup(
-      const Features& features,
-      const Weights& weights,
-      const Nest<FeatureConfig>& configs) {
-    const auto call = gate_.begin_call();
-    const auto reading = store_.lock_for_reading();
-    return lookup_for_serving(*state_, features, weights, configs);
-  }
-
-  bool has_batch_without_gradients() {
-    const CallGate::Lock lock = gate_.lock();
-    const auto waits = [](const BatchSlice& slice) {
-      return slice.is_dequeued && slice.gradients.empty() &&
-          slice.dequeued_by == std::this_thread::get_id();
-    };
-    return std::ranges::any_of(queue_.batches(), [&](const QueuedBatch& batch) {
-      return batch.is_training && std::ranges::any_of(batch.slices, waits);
-    });
-  }
-
   // Makes a copy without batches.
   std::unique_ptr<Impl> copy() {
     std::unique_ptr<Impl> copy;
@@ -629,7 +599,11 @@ void EmbeddingEngine::apply_gradients(
 
 void EmbeddingEngine::drop(const std::string& name) {
   check_not_intercepted("drop", "must dequeue what it enqueues");
-  impl_->drop(name);
+  const auto call = impl_->gate_.begin_call();
+  const CallGate::Lock lock = impl_->gate_.lock();
+  impl_->queue_.erase(impl_->queue_.find_to_drop(name));
+  impl_->start_lookups();
+  impl_->gate_.notify_all();
 }
 
 Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
@@ -639,7 +613,7 @@ Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
     return interception->handle_lookup(
         *impl_->state_, options().features, features, weights);
   }
-  return impl_->embedding_lookup(features, weights, options().features);
+  return embedding_lookup(features, weights, options().features);
 }
 
 Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
@@ -650,7 +624,9 @@ Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
       "embedding_lookup",
       "must look up by the engine's own feature configs, without a "
       "serving_config");
-  return impl_->embedding_lookup(features, weights, serving_config);
+  const auto call = impl_->gate_.begin_call();
+  const auto reading = impl_->store_.lock_for_reading();
+  return lookup_for_serving(*impl_->state_, features, weights, serving_config);
 }
 
 std::string EmbeddingEngine::summary() const {
@@ -700,7 +676,15 @@ void EmbeddingEngine::wait_for_lookups() const {
 }
 
 bool EmbeddingEngine::has_batch_without_gradients() const {
-  return impl_->has_batch_without_gradients();
+  const CallGate::Lock lock = impl_->gate_.lock();
+  const auto waits = [](const BatchSlice& slice) {
+    return slice.is_dequeued && slice.gradients.empty() &&
+        slice.dequeued_by == std::this_thread::get_id();
+  };
+  const auto has_waiting_slice = [&](const QueuedBatch& batch) {
+    return batch.is_training && std::ranges::any_of(batch.slices, waits);
+  };
+  return std::ranges::any_of(impl_->queue_.batches(), has_waiting_slice);
 }
 
 bool EmbeddingEngine::is_shut_down() const {
