@@ -115,11 +115,13 @@ void sort_by_hash(
     sorted[--begin[bucket_of(item)]] = item;
   }
   for (int64_t bucket = 0; bucket < buckets; ++bucket) {
-    std::ranges::sort(
-        sorted.begin() + begin[bucket],
-        sorted.begin() + begin[bucket + 1],
-        {},
-        hash_of);
+    if (begin[bucket + 1] - begin[bucket] > 1) {
+      std::ranges::sort(
+          sorted.begin() + begin[bucket],
+          sorted.begin() + begin[bucket + 1],
+          {},
+          hash_of);
+    }
   }
   items = std::move(sorted);
 }
