@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/memory_ranges.h"
 
+#include <ATen/EmptyTensor.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -11,14 +13,9 @@ namespace {
 
 std::pair<uintptr_t, uintptr_t> range_of(const at::Tensor& tensor) {
   const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-  if (tensor.numel() == 0) {
-    return {begin, begin};
-  }
-  int64_t last = 0;  // the position of the last number
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    last += (tensor.size(i) - 1) * tensor.stride(i);
-  }
-  return {begin, begin + (last + 1) * tensor.element_size()};
+  const size_t bytes = at::detail::computeStorageNbytes(
+      tensor.sizes(), tensor.strides(), tensor.element_size());
+  return {begin, begin + bytes};
 }
 
 }  // namespace

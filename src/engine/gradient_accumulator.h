@@ -2,12 +2,12 @@
 #pragma once
 
 #include "src/common/buffer.h"
-#include "src/common/parallel.h"
 #include "src/engine/key_updates.h"
 #include "src/engine/table_update.h"
 #include "src/features/id_bags.h"
 
-#include <algorithm>
+#include <ATen/ops/from_blob.h>
+
 #include <cstdint>
 #include <utility>
 
@@ -58,18 +58,8 @@ class GradientAccumulator {
   }
 
   void scale(float factor) {
-    constexpr int64_t kFloatsPerTask = 16384;
-    const auto count = static_cast<int64_t>(sums_.size());
-    const int64_t bytes = 2 * count * static_cast<int64_t>(sizeof(float));
-    run_tasks(
-        (count + kFloatsPerTask - 1) / kFloatsPerTask,
-        bytes,
-        [&](int64_t task) {
-          const int64_t end = std::min(count, (task + 1) * kFloatsPerTask);
-          for (int64_t i = task * kFloatsPerTask; i < end; ++i) {
-            sums_[i] *= factor;
-          }
-        });
+    at::from_blob(sums_.data(), static_cast<int64_t>(sums_.size()), at::kFloat)
+        .mul_(factor);
   }
 
   void clear() {

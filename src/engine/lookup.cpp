@@ -8,6 +8,7 @@
 #include "src/tables/combiner_rule.h"
 #include "src/tables/table_state.h"
 
+#include <ATen/core/functional.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -122,21 +123,20 @@ std::vector<at::Tensor> lookup(
   if (bytes < kParallelBytes) {
     return lookup_small_batch(bags, tables);
   }
-  std::vector<at::Tensor> activations;
-  std::vector<LookupTask> tasks;
-  activations.reserve(bags.size());
-  tasks.reserve(bags.size());
   // If the activations shared one storage, torch::save() of one of them would write all,
   // and resize_() could overwrite its neighbour.
-  for (const IdBags& feature : bags) {
-    activations.push_back(empty_in_step_memory(feature.activation_shape()));
-  }
+  std::vector<at::Tensor> activations =
+      c10::fmap(bags, [](const IdBags& feature) {
+        return empty_in_step_memory(feature.activation_shape());
+      });
+  std::vector<LookupTask> tasks;
+  tasks.reserve(bags.size());
   const int64_t task_bytes =
       task_size(bytes, bytes, kMinTaskBytes, kMaxTaskBytes);
   for (size_t i = 0; i < bags.size(); ++i) {
     add_tasks(i, bags[i], task_bytes, tasks);
   }
-  run_tasks(static_cast<int64_t>(tasks.size()), bytes, [&](int64_t index) {
+  run_tasks(std::ssize(tasks), bytes, [&](int64_t index) {
     const LookupTask& task = tasks[index];
     combine(
         bags[task.feature],

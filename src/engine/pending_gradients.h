@@ -24,7 +24,7 @@ class PendingGradients {
       at::Tensor virtual_variable);
 
   /// The claim of the optimizer that applies the gradients. Only one can exist.
-  class Claim;
+  struct Claim {};
   /// Errors:  c10::Error when another optimizer has claimed them.
   std::shared_ptr<Claim> claim();
   bool is_claimed() const {
@@ -79,7 +79,5 @@ class PendingGradients {
   std::weak_ptr<Claim> claim_;
   bool is_stepping_ = false;
 };
-
-class PendingGradients::Claim {};
 
 }  // namespace tessera

@@ -13,6 +13,7 @@
 #include "src/features/batch.h"
 #include "src/tables/key_table_rows.h"
 
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/FunctionRef.h>
 
@@ -199,10 +200,10 @@ Nest<at::Tensor> lookup_for_serving(
     const Nest<FeatureConfig>& feature_config) {
   const at::NoGradGuard no_grad;
   // Unlike embedding_tables_of(), this does not copy key tables.
-  std::vector<EmbeddingTables::Entry> entries;
-  for (const TableState& table : state.tables) {
-    entries.push_back({table.config, table.name, table.parameters.detach()});
-  }
+  auto entries = c10::fmap(state.tables, [](const TableState& table) {
+    return EmbeddingTables::Entry{
+        table.config, table.name, table.parameters.detach()};
+  });
   return lookup_by(
       feature_config,
       EmbeddingTables(std::move(entries)),
@@ -218,10 +219,7 @@ Nest<at::Tensor> lookup_for_serving(
       [&](size_t table, IdBags& bags) {
         const KeyIndex& index = state.tables[table].key_rows->index();
         Buffer<uint32_t> rows(bags.keys.size());
-        index.find(
-            bags.keys.data(),
-            static_cast<int64_t>(bags.keys.size()),
-            rows.data());
+        index.find(bags.keys.data(), std::ssize(bags.keys), rows.data());
         static_assert(kNoRow == kZeroRow);
         set_rows(bags, index.default_row(), [&](uint32_t position) {
           return rows[position];

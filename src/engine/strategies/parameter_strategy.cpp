@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
@@ -72,10 +73,8 @@ class ActivationsNode : public torch::autograd::Node {
 variable_list pass_through(
     const c10::intrusive_ptr<torch::autograd::Node>& node,
     const variable_list& tensors) {
-  variable_list results;
-  for (const at::Tensor& tensor : tensors) {
-    results.push_back(tensor.detach());
-  }
+  variable_list results = c10::fmap(
+      tensors, [](const at::Tensor& tensor) { return tensor.detach(); });
   node->set_next_edges(torch::autograd::collect_next_edges(tensors));
   torch::autograd::set_history(results, node);
   torch::autograd::fire_node_creation_hooks(node);
@@ -327,12 +326,8 @@ class ParameterStrategy : public EmbeddingStrategy {
   // them, an optimizer finds gradients that raise an error.
   void set_updates_enabled(bool are_enabled) override {
     if (!are_enabled) {
-      std::vector<at::Tensor> guards;
-      for (const TableState& table : state_->tables) {
-        guards.push_back(guarded_gradient(table));
-      }
-      guards_ = guards;
-      kept_gradients_ = std::move(guards);
+      guards_ = c10::fmap(state_->tables, guarded_gradient);
+      kept_gradients_ = guards_;
     }
     for (size_t i = 0; i < state_->tables.size(); ++i) {
       at::Tensor& gradient = state_->tables[i].parameters.mutable_grad();
