@@ -45,9 +45,6 @@ class AtomicFile {
   /// Deletes the temporary file if it was not committed.
   ~AtomicFile();
 
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
   void write(const void* data, size_t size);
   /// Calls `save(writer)` and writes the bytes that `save` passes to `writer`. Use this for
   /// LibTorch's writers. They call `writer` in a destructor, too, and an exception from

@@ -31,9 +31,6 @@ class Checksum {
   Checksum();
   ~Checksum();
 
-  Checksum(const Checksum&) = delete;
-  Checksum& operator=(const Checksum&) = delete;
-
   void add(const void* data, size_t size);
   void add(std::string_view bytes) {
     add(bytes.data(), bytes.size());

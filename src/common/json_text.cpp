@@ -39,11 +39,6 @@ class ParsedBytes {
     *reached_ = ++next_;
     return *this;
   }
-  ParsedBytes operator++(int) {
-    ParsedBytes before = *this;
-    ++*this;
-    return before;
-  }
   bool operator==(const ParsedBytes& other) const {
     return next_ == other.next_;
   }

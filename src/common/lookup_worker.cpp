@@ -50,9 +50,6 @@ struct LookupWorker::Thread {
     thread.join();
   }
 
-  Thread(const Thread&) = delete;
-  Thread& operator=(const Thread&) = delete;
-
   void run(int64_t threads) {
     set_thread_count(threads);
     std::unique_lock<std::mutex> lock(mutex);

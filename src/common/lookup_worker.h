@@ -73,9 +73,6 @@ class LookupWorker {
   /// Waits for all jobs, but not in a forked child.
   ~LookupWorker();
 
-  LookupWorker(const LookupWorker&) = delete;
-  LookupWorker& operator=(const LookupWorker&) = delete;
-
   /// Appends a job. In a forked child, the job does not run, and its result is the
   /// error of check_may_submit().
   template <class Job>
