@@ -2,7 +2,6 @@
 #include "src/common/active_kernels.h"
 
 #include <cstdlib>
-#include <string>
 
 #include "src/common/check.h"
 #include "src/common/names.h"

@@ -3,7 +3,6 @@
 
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/common/files.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

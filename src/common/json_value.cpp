@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/common/json_value.h>
 
-#include <tessera/common/shorten.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>

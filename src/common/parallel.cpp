@@ -5,7 +5,6 @@
 #include <c10/util/ParallelGuard.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>

@@ -192,8 +192,7 @@ std::string RankGroup::broadcast_bytes(
 }
 
 at::Tensor bytes_of(const std::string& text) {
-  const at::Tensor bytes =
-      at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  const at::Tensor bytes = at::empty({std::ssize(text)}, at::kByte);
   std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
   return bytes;
 }

@@ -5,7 +5,6 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 #include <tessera/common/shorten.h>
 
 namespace tessera {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -95,7 +94,7 @@ PlacedKeys place_new_keys(
     return {};
   }
   auto initial = rows.ordered_initial_values(std::move(keys));
-  auto lease = rows.lease(static_cast<int64_t>(ranges.size()));
+  auto lease = rows.lease(std::ssize(ranges));
   std::vector<uint32_t> numbers(ranges.size());
   for (size_t k = 0; k < ranges.size(); ++k) {
     numbers[k] = lease->first() + static_cast<uint32_t>(k);

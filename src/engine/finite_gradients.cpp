@@ -130,7 +130,7 @@ std::vector<float> largest_gradients(
   }
   const kernels::KernelTable& kernels = active_kernels();
   std::vector<float> of_parts(parts.size());
-  run_tasks(static_cast<int64_t>(parts.size()), bytes, [&](int64_t i) {
+  run_tasks(std::ssize(parts), bytes, [&](int64_t i) {
     of_parts[i] =
         kernels.largest_magnitude(parts[i].rows, parts[i].count, parts[i].dim);
   });
@@ -145,10 +145,9 @@ std::vector<float> largest_gradients(
 }
 
 double largest_of(const Buffer<float>& values) {
-  return values.empty()
-      ? 1.0
-      : active_kernels().largest_magnitude(
-            {.first = values.data()}, 1, static_cast<int64_t>(values.size()));
+  return values.empty() ? 1.0
+                        : active_kernels().largest_magnitude(
+                              {.first = values.data()}, 1, std::ssize(values));
 }
 
 // An upper bound of |sum| for the sum of gradients that one term adds to any row.

@@ -115,7 +115,7 @@ double PendingGradients::norm(double p) const {
     }
   }
   std::vector<double> sums(parts.size());
-  run_tasks(static_cast<int64_t>(parts.size()), bytes, [&](int64_t i) {
+  run_tasks(std::ssize(parts), bytes, [&](int64_t i) {
     sums[i] = part_of_norm(parts[i].first, parts[i].second, p);
   });
   const double total = add_parts(

@@ -65,7 +65,7 @@ uint64_t sample_hash(int64_t key) {
 // the older keys are returned, unless the table has more than `max_rows` keys.
 std::vector<KeyEntry> sample_keys(const TableState& table, int64_t max_rows) {
   std::vector<KeyEntry> entries = table.key_rows->index().entries();
-  const auto count = std::min(max_rows, static_cast<int64_t>(entries.size()));
+  const auto count = std::min(max_rows, std::ssize(entries));
   std::ranges::partial_sort(
       entries, entries.begin() + count, {}, [](const KeyEntry& entry) {
         return sample_hash(entry.key);
@@ -173,8 +173,7 @@ void add_rows_with_gradient(
   std::vector<int64_t> added, added_ids;
   visit_rows_with_gradient(update, [&](int64_t row) {
     const int64_t id = update.table->rows.numbers[row];
-    if (static_cast<int64_t>(known.size()) < rows.max_rows &&
-        known.insert(id).second) {
+    if (std::ssize(known) < rows.max_rows && known.insert(id).second) {
       added.push_back(row);
       added_ids.push_back(id);
     }

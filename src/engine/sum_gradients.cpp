@@ -8,8 +8,6 @@
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
 
-#include <tessera/engine/strategy.h>
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

@@ -93,8 +93,7 @@ void compute_scales(IdBags& bags) {
   constexpr int64_t kBagsPerTask = 4096;
   const float* weights = bags.weights.empty() ? nullptr : bags.weights.data();
   bags.scales.resize(bags.bags);
-  const int64_t bytes =
-      (bags.bags + static_cast<int64_t>(bags.weights.size())) * kIdReadBytes;
+  const int64_t bytes = (bags.bags + std::ssize(bags.weights)) * kIdReadBytes;
   run_ranges(bags.bags, kBagsPerTask, bytes, [&](int64_t begin, int64_t end) {
     for (int64_t bag = begin; bag < end; ++bag) {
       bags.scales[bag] =

@@ -6,7 +6,6 @@
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
-#include "src/features/id_bags.h"
 #include "src/features/id_rule.h"
 #include "src/features/tensor_checks.h"
 

@@ -36,7 +36,7 @@ void check_indices(
     const int64_t* indices,
     int64_t nnz,
     c10::IntArrayRef shape) {
-  const auto rank = static_cast<int64_t>(shape.size());
+  const auto rank = std::ssize(shape);
   int64_t cells = 1;
   for (int64_t axis = 0; axis < rank; ++axis) {
     TESSERA_CHECK_VALUE(
@@ -70,7 +70,7 @@ BagIndices compute_bag_indices(
     c10::IntArrayRef shape,
     int64_t leading_axes,
     int64_t length) {
-  const auto rank = static_cast<int64_t>(shape.size());
+  const auto rank = std::ssize(shape);
   BagIndices bag_indices(nnz);
   for (int64_t i = 0; i < nnz; ++i) {
     const int64_t* index = indices + i * rank;
@@ -107,7 +107,7 @@ IdBags read_sparse_bags(
   if (length > 0 && shape.size() == 2) {
     bags.combiner = Combiner::kSum;  // at most one id per position
   }
-  const auto rank = static_cast<int64_t>(bags.batch_shape.size());
+  const auto rank = std::ssize(bags.batch_shape);
   BagIndices bag_indices = compute_bag_indices(
       indices.data_ptr<int64_t>(),
       nnz,

@@ -3,7 +3,6 @@
 
 #include <tessera/common/shorten.h>
 
-#include <string_view>
 #include <vector>
 
 #include "src/common/check.h"

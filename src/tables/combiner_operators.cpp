@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/tables/combiner_operators.h"
 
-#include "src/tables/combiner_rule.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/ones_like.h>
 #include <fmt/format.h>

@@ -7,11 +7,9 @@
 #include "src/common/parallel.h"
 #include "src/tables/log2_of_sum.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 
 namespace tessera {
@@ -25,16 +23,14 @@ constexpr uint8_t kMaxCounter = 255;
 // At most rows() / kRememberedShare rows are remembered as evicted.
 constexpr int64_t kRememberedShare = 16;
 
-bool is_frequency(const DynamicKeys& config) {
-  return std::holds_alternative<eviction::LeastFrequentlyUsed>(config.eviction);
-}
-
 // Chunks are this full on average if the partition is full. With 0.78 instead of 0.70,
 // more keys are in a later chunk than their own, and finds took a sixth longer.
 // LeastFrequentlyUsed has 0.78, because it stores 4 more bytes per row, and must stay
 // within 24 bytes per row.
 double max_load(const DynamicKeys& config) {
-  return is_frequency(config) ? 0.78 : 0.70;
+  return std::holds_alternative<eviction::LeastFrequentlyUsed>(config.eviction)
+      ? 0.78
+      : 0.70;
 }
 
 const admission::AfterOccurrences* occurrences_of(const DynamicKeys& config) {
@@ -182,8 +178,8 @@ int64_t KeyIndex::free_rows(int64_t partition) const {
   const Partition& state = partition_[partition];
   const bool is_reserved =
       has_default_key(partition) && default_row_in(partition) == kNoRow;
-  return rows_of(partition) - state.used +
-      static_cast<int64_t>(state.free.size()) - (is_reserved ? 1 : 0);
+  return rows_of(partition) - state.used + std::ssize(state.free) -
+      (is_reserved ? 1 : 0);
 }
 
 // Finds keys in blocks. While the chunks of one block are searched, those of the next one
@@ -566,9 +562,9 @@ void KeyIndex::apply_part(
 void KeyIndex::apply(const KeyPlan& plan) {
   int64_t changes = 0;
   for (const KeyPlan::Part& part : plan.parts) {
-    counts_.admitted += static_cast<int64_t>(part.inserted.size());
+    counts_.admitted += std::ssize(part.inserted);
     insertions_ += part.inserted.size();
-    counts_.evicted += static_cast<int64_t>(part.evicted.size());
+    counts_.evicted += std::ssize(part.evicted);
     counts_.dropped += part.dropped;
     changes += static_cast<int64_t>(
         part.used.size() + part.inserted.size() + part.evicted.size() +
@@ -608,7 +604,7 @@ void KeyIndex::record_rows(const KeyPlan& plan) {
 
 void KeyIndex::set_last_update(c10::ArrayRef<uint32_t> rows, uint32_t update) {
   constexpr int64_t kRowsPerTask = 8192;
-  const auto size = static_cast<int64_t>(rows.size());
+  const auto size = std::ssize(rows);
   run_ranges(
       size, kRowsPerTask, size * kFindBytes, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
@@ -630,7 +626,7 @@ void KeyIndex::remember_evictions(std::vector<uint32_t> evicted) {
   if (evicted.empty()) {
     return;
   }
-  remembered_rows_ += static_cast<int64_t>(evicted.size());
+  remembered_rows_ += std::ssize(evicted);
   evictions_.push_back({.version = version_++, .rows = std::move(evicted)});
   while (!evictions_.empty() &&
          (evictions_.size() > kVersions ||
@@ -669,7 +665,7 @@ int64_t KeyIndex::evict_before(int64_t update) {
       erase(p, row);
       free_row(p, row);
     }
-    evicted += static_cast<int64_t>(rows.size());
+    evicted += std::ssize(rows);
   }
   counts_.evicted += evicted;
   forget_evictions();
@@ -679,7 +675,7 @@ int64_t KeyIndex::evict_before(int64_t update) {
 int64_t KeyIndex::size() const {
   int64_t size = 0;
   for (const Partition& partition : partition_) {
-    size += partition.used - static_cast<int64_t>(partition.free.size());
+    size += partition.used - std::ssize(partition.free);
   }
   return size;
 }
@@ -729,7 +725,7 @@ std::vector<std::pair<uint64_t, size_t>> KeyIndex::check(
     const std::vector<uint8_t>& sketch,
     const std::string& where) const {
   TESSERA_CHECK_VALUE(
-      static_cast<int64_t>(sketch.size()) == sketch_size(),
+      std::ssize(sketch) == sketch_size(),
       "{} the sketch of table '{}' must have {} counters, but got {}. Use the admission and the capacity with which it was saved.",
       where,
       shorten(name_),

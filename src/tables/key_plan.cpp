@@ -5,15 +5,9 @@
 #include "src/common/parallel.h"
 #include "src/tables/key_index.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <optional>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 namespace tessera {
 
@@ -184,8 +178,7 @@ class KeyIndex::PartitionPlanner {
     find_admitted();
     default_row_ = index_.default_row_in(partition_);
     // The row of a new default key is not among the free ones.
-    const int64_t needed =
-        static_cast<int64_t>(admitted_.size()) - (admits_default_ ? 1 : 0);
+    const int64_t needed = std::ssize(admitted_) - (admits_default_ ? 1 : 0);
     make_room(needed - index_.free_rows(partition_));
     give_rows();
     part_.used.reserve(touched_.size());
@@ -419,7 +412,7 @@ class KeyIndex::PartitionPlanner {
       candidates_.push_back({index_.score_of(partition_, row, hash), row});
     }
     // Many keys may have the same score.
-    if (static_cast<int64_t>(candidates_.size()) > 2 * share) {
+    if (std::ssize(candidates_) > 2 * share) {
       keep_lowest(share);
     }
     state_.victims.assign(candidates_);
@@ -649,7 +642,7 @@ class KeyIndex::Planner {
   // Gives each occurrence the row that its lookup found, or kNoRow if it must be searched.
   void take_known_rows() {
     mark_stale_rows();
-    run_tasks(static_cast<int64_t>(chunks_.size()), total_ * 8, [&](int64_t c) {
+    run_tasks(std::ssize(chunks_), total_ * 8, [&](int64_t c) {
       Chunk& chunk = chunks_[c];
       const uint32_t* looked_up = chunk.term->looked_up;
       uint32_t* rows = chunk.term->rows;
@@ -682,7 +675,7 @@ class KeyIndex::Planner {
   // partition is that of the batch.
   void group() {
     const int64_t count = index_.owned_.count();
-    const auto chunks = static_cast<int64_t>(chunks_.size());
+    const auto chunks = std::ssize(chunks_);
     std::vector<int64_t> next(chunks * count, 0);
     const auto visit_unknown = [&](int64_t c, const auto& visit) {
       const Chunk& chunk = chunks_[c];
@@ -717,7 +710,7 @@ class KeyIndex::Planner {
   }
 
   void plan_parts(const std::vector<int64_t>& partitions) {
-    const auto count = static_cast<int64_t>(partitions.size());
+    const auto count = std::ssize(partitions);
     // Several partitions share the memory of a task.
     const int64_t partitions_per_task =
         std::max<int64_t>(1, count / kPartitionTasks);
@@ -743,7 +736,7 @@ class KeyIndex::Planner {
       return;
     }
     const RowFilter filter(std::move(rows));
-    run_tasks(static_cast<int64_t>(chunks_.size()), total_ * 8, [&](int64_t c) {
+    run_tasks(std::ssize(chunks_), total_ * 8, [&](int64_t c) {
       Chunk& chunk = chunks_[c];
       const uint32_t* looked_up = chunk.term->looked_up;
       const uint32_t* row = chunk.term->rows;

@@ -130,7 +130,7 @@ std::vector<std::vector<KeySnapshot::Entry>> KeySnapshot::lost_entries(
     const KeySnapshot& now) const {
   std::vector<std::vector<Entry>> lost(used_.size());
   run_tasks(
-      static_cast<int64_t>(used_.size()),
+      std::ssize(used_),
       entries_.size() * static_cast<int64_t>(sizeof(Entry)) * 2,
       [&](int64_t p) {
         const auto [first, count] = used_[p];
@@ -157,7 +157,7 @@ std::vector<int64_t> KeySnapshot::removed_keys(
     }
   }
   std::vector<uint32_t> rows(keys.size());
-  index.find(keys.data(), static_cast<int64_t>(keys.size()), rows.data());
+  index.find(keys.data(), std::ssize(keys), rows.data());
   std::vector<int64_t> removed;
   for (size_t i = 0; i < keys.size(); ++i) {
     if (rows[i] == kNoRow) {

@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
-#include <vector>
 
 namespace tessera {
 
@@ -47,7 +46,7 @@ void write_rows(
     c10::function_ref<void(int64_t)> write) {
   constexpr int64_t kRowsPerTask = 256;
   constexpr int64_t kAhead = 8;
-  const auto count = static_cast<int64_t>(rows.size());
+  const auto count = std::ssize(rows);
   run_ranges(
       count,
       kRowsPerTask,
@@ -118,8 +117,7 @@ void KeyTableRows::set_seed(uint64_t seed) {
 
 at::Tensor KeyTableRows::initial_values(c10::ArrayRef<int64_t> keys) const {
   const at::NoGradGuard no_grad;
-  at::Tensor values =
-      at::empty({static_cast<int64_t>(keys.size()), config_.dim}, at::kFloat);
+  at::Tensor values = at::empty({std::ssize(keys), config_.dim}, at::kFloat);
   initialize_keys(initializer_of(config_), seed_, name_, keys.data(), values);
   if (config_.dtype != at::kFloat) {
     check_initial_values(
@@ -169,8 +167,7 @@ at::Tensor KeyTableRows::initial_values(
     return computed;
   }
   const auto* next = computed.const_data_ptr<float>();
-  at::Tensor values =
-      at::empty({static_cast<int64_t>(keys.size()), config_.dim}, at::kFloat);
+  at::Tensor values = at::empty({std::ssize(keys), config_.dim}, at::kFloat);
   auto* value = values.mutable_data_ptr<float>();
   for (const float* source : sources) {
     std::copy_n(source != nullptr ? source : next, config_.dim, value);
@@ -205,7 +202,7 @@ void KeyTableRows::assign(
 
 NumberedKeys KeyTableRows::sorted_keys() const {
   const std::vector<KeyEntry> entries = index_.sorted_entries();
-  const auto count = static_cast<int64_t>(entries.size());
+  const auto count = std::ssize(entries);
   const NumberedKeys result{
       .keys = at::empty({count}, at::kLong),
       .rows = at::empty({count}, at::kLong)};

@@ -35,17 +35,16 @@ RowMarks::RowMarks(int64_t rows, const std::string& what)
 
 std::vector<uint32_t> RowMarks::take() {
   std::vector<uint32_t> taken;
-  visit_marks(
-      blocks_.data(), static_cast<int64_t>(blocks_.size()), [&](int64_t block) {
-        blocks_[block] = 0;
-        const int64_t begin = block * kRowsPerBlock;
-        const int64_t size = std::min(count_ - begin, kRowsPerBlock);
-        uint8_t* marks = rows_.data() + begin;
-        visit_marks(marks, size, [&](int64_t row) {
-          taken.push_back(static_cast<uint32_t>(begin + row));
-        });
-        std::fill_n(marks, size, uint8_t{0});
-      });
+  visit_marks(blocks_.data(), std::ssize(blocks_), [&](int64_t block) {
+    blocks_[block] = 0;
+    const int64_t begin = block * kRowsPerBlock;
+    const int64_t size = std::min(count_ - begin, kRowsPerBlock);
+    uint8_t* marks = rows_.data() + begin;
+    visit_marks(marks, size, [&](int64_t row) {
+      taken.push_back(static_cast<uint32_t>(begin + row));
+    });
+    std::fill_n(marks, size, uint8_t{0});
+  });
   return taken;
 }
 
