@@ -22,156 +22,43 @@ using BatchStageReader = std::function<std::optional<Columns>()>;
 // One step of Batches. Several threads may use it at the same time.
 class BatchStage {
  public:
-  virtual ~BatchStage() = default;
-
-  // A reader from the batch `first` >= 0 of the epoch. The stage must outlive it.
-  virtual BatchStageReader open(int64_t epoch, int64_t first) const = 0;
-  virtual std::optional<int64_t> size() const = 0;
+  // Returns a reader from the batch `first` >= 0 of the epoch. The stage must outlive it.
+  std::function<BatchStageReader(int64_t epoch, int64_t first)> open;
+  std::function<std::optional<int64_t>()> size;
   // The number of examples in each batch but the last, before any map().
-  virtual int64_t batch_size() const = 0;
+  int64_t batch_size;
 };
 
 using BatchStagePtr = std::shared_ptr<const BatchStage>;
+using BatchTasks = OrderedTasks<Columns>;
 
-namespace {
-
-class RowBatchStage : public BatchStage {
- public:
-  RowBatchStage(RowStagePtr rows, const detail::BatchOptions& options)
-      : rows_(std::move(rows)), options_(options) {}
-
-  BatchStageReader open(int64_t epoch, int64_t first) const override {
+BatchStagePtr batch_stage(
+    RowStagePtr rows,
+    const detail::BatchOptions& options) {
+  const auto size = [rows, options] {
+    std::optional<int64_t> batches = rows->size();
+    if (batches) {
+      const bool has_part = !options.drop_last && *batches % options.size != 0;
+      *batches = *batches / options.size + (has_part ? 1 : 0);
+    }
+    return batches;
+  };
+  const auto open = [rows, options](int64_t epoch, int64_t first) {
     constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
     const int64_t first_row =
-        first > kMax / options_.size ? kMax : first * options_.size;
-    return [this,
-            rows = rows_->open(epoch, first_row)]() -> std::optional<Columns> {
+        first > kMax / options.size ? kMax : first * options.size;
+    return [options,
+            rows = rows->open(epoch, first_row)]() -> std::optional<Columns> {
       std::vector<RowRange> ranges;
-      const int64_t filled = read_ranges(rows, options_.size, ranges);
-      if (filled == 0 || (options_.drop_last && filled < options_.size)) {
+      const int64_t filled = read_ranges(rows, options.size, ranges);
+      if (filled == 0 || (options.drop_last && filled < options.size)) {
         return std::nullopt;
       }
       return ranges.size() == 1 ? take_rows(std::move(ranges.front()))
                                 : copy_rows(ranges);
     };
-  }
-  std::optional<int64_t> size() const override {
-    const std::optional<int64_t> rows = rows_->size();
-    if (!rows) {
-      return rows;
-    }
-    const bool has_part = !options_.drop_last && *rows % options_.size != 0;
-    return *rows / options_.size + (has_part ? 1 : 0);
-  }
-  int64_t batch_size() const override {
-    return options_.size;
-  }
-
- private:
-  RowStagePtr rows_;
-  detail::BatchOptions options_;
-};
-
-class BatchMapStage : public BatchStage {
- public:
-  BatchMapStage(BatchStagePtr input, detail::MapFunction map)
-      : input_(std::move(input)), map_(std::move(map)) {}
-
-  BatchStageReader open(int64_t epoch, int64_t first) const override {
-    BatchStageReader begin = input_->open(epoch, first);
-    return [this,
-            epoch,
-            batch = first,
-            batches = std::move(begin)]() mutable -> std::optional<Columns> {
-      std::optional<Columns> columns = batches();
-      if (!columns) {
-        return std::nullopt;
-      }
-      const MapContext context{
-          .epoch = epoch,
-          .first_row = batch++ * batch_size(),
-          .is_batch = true};
-      return map_(std::move(*columns), context);
-    };
-  }
-  std::optional<int64_t> size() const override {
-    return input_->size();
-  }
-  int64_t batch_size() const override {
-    return input_->batch_size();
-  }
-
- private:
-  BatchStagePtr input_;
-  detail::MapFunction map_;
-};
-
-using BatchTasks = OrderedTasks<Columns>;
-
-class PrefetchStage : public BatchStage {
- public:
-  PrefetchStage(BatchStagePtr input, int64_t count)
-      : input_(std::move(input)), count_(count) {}
-
-  BatchStageReader open(int64_t epoch, int64_t first) const override {
-    const pid_t process = ::getpid();
-    const std::shared_ptr<BatchTasks> tasks(
-        new BatchTasks(
-            // There is only one task, which reads all batches.
-            [task = reading_task(epoch, first)]() mutable {
-              return std::exchange(task, nullptr);
-            },
-            /*threads=*/1,
-            count_),
-        [process](const BatchTasks* own) {
-          // The thread does not exist in a forked child. Joining it would wait forever.
-          if (process == ::getpid()) {
-            delete own;
-          }
-        });
-    return [process, tasks]() -> std::optional<Columns> {
-      TESSERA_CHECK(
-          process == ::getpid(),
-          "[Batches] expected a call in process {}, whose thread reads the batches, but got one in its forked child {}. Open a reader in the child.",
-          process,
-          ::getpid());
-      return tasks->next();
-    };
-  }
-
-  std::optional<int64_t> size() const override {
-    return input_->size();
-  }
-  int64_t batch_size() const override {
-    return input_->batch_size();
-  }
-
- private:
-  // Functions of map() run in the gradient mode of the thread that calls reading_task().
-  BatchTasks::Task reading_task(int64_t epoch, int64_t first) const {
-    return [this,
-            epoch,
-            first,
-            reader = BatchStageReader(),
-            has_gradients = c10::GradMode::is_enabled()]() mutable {
-      const c10::AutoGradMode mode(has_gradients);
-      if (reader == nullptr) {
-        reader = input_->open(epoch, first);
-      }
-      return reader();
-    };
-  }
-
-  BatchStagePtr input_;
-  int64_t count_;
-};
-
-}  // namespace
-
-BatchStagePtr batch_stage(
-    RowStagePtr rows,
-    const detail::BatchOptions& options) {
-  return std::make_shared<RowBatchStage>(std::move(rows), options);
+  };
+  return std::make_shared<BatchStage>(BatchStage{open, size, options.size});
 }
 
 struct BatchReader::State {
@@ -286,7 +173,25 @@ Batches Batches::map_with(detail::MapFunction map) const {
   TESSERA_CHECK_VALUE(
       map != nullptr,
       "[Batches] map() expected a function, but got an empty one.");
-  return Batches(std::make_shared<BatchMapStage>(stage_, std::move(map)));
+  const auto open = [input = stage_, map = std::move(map)](
+                        int64_t epoch, int64_t first) {
+    return [&map,
+            epoch,
+            batch = first,
+            batch_size = input->batch_size,
+            batches =
+                input->open(epoch, first)]() mutable -> std::optional<Columns> {
+      std::optional<Columns> columns = batches();
+      if (!columns) {
+        return std::nullopt;
+      }
+      const MapContext context{
+          .epoch = epoch, .first_row = batch++ * batch_size, .is_batch = true};
+      return map(std::move(*columns), context);
+    };
+  };
+  return Batches(std::make_shared<BatchStage>(
+      BatchStage{open, stage_->size, stage_->batch_size}));
 }
 
 Batches Batches::prefetch(int64_t count) const {
@@ -296,7 +201,47 @@ Batches Batches::prefetch(int64_t count) const {
       "[Batches] prefetch() expected a number of batches in [1, {}], but got {}. Two are usually enough.",
       kMaxCount,
       count);
-  return Batches(std::make_shared<PrefetchStage>(stage_, count));
+  const auto open = [input = stage_, count](
+                        int64_t epoch, int64_t first) -> BatchStageReader {
+    // Functions of map() run in the gradient mode of the thread that opens the reader.
+    BatchTasks::Task reading_task =
+        [input,
+         epoch,
+         first,
+         reader = BatchStageReader(),
+         has_gradients = c10::GradMode::is_enabled()]() mutable {
+          const c10::AutoGradMode mode(has_gradients);
+          if (reader == nullptr) {
+            reader = input->open(epoch, first);
+          }
+          return reader();
+        };
+    const pid_t process = ::getpid();
+    const std::shared_ptr<BatchTasks> tasks(
+        new BatchTasks(
+            // There is only one task, which reads all batches.
+            [task = std::move(reading_task)]() mutable {
+              return std::exchange(task, nullptr);
+            },
+            /*threads=*/1,
+            count),
+        [process](const BatchTasks* own) {
+          // The thread does not exist in a forked child. Joining it would wait forever.
+          if (process == ::getpid()) {
+            delete own;
+          }
+        });
+    return [process, tasks]() -> std::optional<Columns> {
+      TESSERA_CHECK(
+          process == ::getpid(),
+          "[Batches] expected a call in process {}, whose thread reads the batches, but got one in its forked child {}. Open a reader in the child.",
+          process,
+          ::getpid());
+      return tasks->next();
+    };
+  };
+  return Batches(std::make_shared<BatchStage>(
+      BatchStage{open, stage_->size, stage_->batch_size}));
 }
 
 std::optional<int64_t> Batches::size() const {

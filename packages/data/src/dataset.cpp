@@ -19,133 +19,118 @@ namespace {
 
 constexpr int64_t kAllRows = std::numeric_limits<int64_t>::max();
 
-class ColumnsStage : public RowStage {
- public:
-  explicit ColumnsStage(Columns columns)
-      : columns_(std::make_shared<Columns>(contiguous(std::move(columns)))) {}
-
-  RowReader open(int64_t, int64_t first) const override {
-    return read_columns(columns_, first);
-  }
-  std::optional<int64_t> size() const override {
-    return columns_->batch_size();
-  }
-  bool has_fixed_order() const override {
-    return true;
-  }
-
- private:
-  std::shared_ptr<Columns> columns_;
-};
+RowStagePtr columns_stage(Columns columns) {
+  const auto shared = std::make_shared<Columns>(contiguous(std::move(columns)));
+  const auto open = [shared](int64_t, int64_t first) {
+    return read_columns(shared, first);
+  };
+  const auto size = [shared] { return shared->batch_size(); };
+  return make_stage({open, size, /*has_fixed_order=*/true});
+}
 
 // Checks that a source gives the same columns and the same number of examples each time.
-class SourceStage : public RowStage {
- public:
-  explicit SourceStage(std::shared_ptr<const ExampleSource> source)
-      : source_(std::move(source)) {}
-
-  RowReader open(int64_t, int64_t first) const override {
-    return Reader(*this, first);
-  }
-  std::optional<int64_t> size() const override {
-    return source_->size();
-  }
-  bool has_fixed_order() const override {
-    return true;
-  }
-
- private:
-  void check_columns(const Columns& columns) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    kinds_.check(columns, "[Dataset] the source:");
+struct CheckedSource {
+  void check_columns(const Columns& columns) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    kinds.check(columns, "[Dataset] the source:");
   }
 
   // Checks the number of examples after a reader has read the last one.
-  void check_count(int64_t count) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const int64_t expected = source_->size().value_or(count_.value_or(count));
-    count_ = expected;
+  void check_count(int64_t found) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const int64_t expected = source->size().value_or(count.value_or(found));
+    count = expected;
     TESSERA_CHECK_VALUE(
-        count == expected,
+        found == expected,
         "[Dataset] expected {} examples from the source, but got {}. Do not change the files while they are read.",
         expected,
-        count);
+        found);
   }
 
-  std::shared_ptr<const ExampleSource> source_;
-  mutable std::mutex mutex_;
-  mutable ColumnKinds kinds_;
-  mutable std::optional<int64_t> count_;  // after the first complete epoch
-
-  class Reader {
-   public:
-    Reader(const SourceStage& stage, int64_t first)
-        : stage_(stage), rows_(first), reader_(stage.source_->open(first)) {
-      TESSERA_CHECK_VALUE(
-          reader_ != nullptr,
-          "[Dataset] open() of the source returned no reader. Return one, or raise an error.");
-    }
-
-    std::optional<RowRange> operator()(int64_t max_rows) {
-      if (left_.count == 0 && !read()) {
-        return std::nullopt;
-      }
-      const int64_t count = std::min(max_rows, left_.count);
-      RowRange range = part_of(left_, 0, count);
-      left_ = part_of(left_, count, left_.count - count);
-      return range;
-    }
-
-   private:
-    bool read() {
-      if (has_ended_) {
-        return false;
-      }
-      left_ = {};
-      std::optional<Columns> columns = reader_->next();
-      if (!columns) {
-        has_ended_ = true;
-        if (has_read_) {  // otherwise, the reader may have begun after the end
-          stage_.check_count(rows_);
-        } else if (rows_ == 0) {
-          stage_.check_count(0);
-        }
-        return false;
-      }
-      has_read_ = true;
-      stage_.check_columns(*columns);
-      left_.columns =
-          std::make_shared<Columns>(contiguous(std::move(*columns)));
-      left_.count = left_.columns->batch_size();
-      TESSERA_CHECK_VALUE(
-          left_.count > 0,
-          "[Dataset] the source returned columns without examples. Return at least one example, or nullopt at the end.");
-      rows_ += left_.count;
-      return true;
-    }
-
-    const SourceStage& stage_;
-    int64_t rows_;  // the number of the next row that the source gives
-    std::shared_ptr<ExampleReader> reader_;
-    RowRange left_;
-    bool has_read_ = false;
-    bool has_ended_ = false;
-  };
+  std::shared_ptr<const ExampleSource> source;
+  std::mutex mutex = {};
+  ColumnKinds kinds = {};
+  std::optional<int64_t> count = {};  // after the first complete epoch
 };
 
-// Skips `begin` rows, and gives up to `count` of the rows after them.
-class SliceStage : public RowStep {
+class SourceReader {
  public:
-  SliceStage(RowStagePtr input, int64_t begin, int64_t count)
-      : RowStep(std::move(input)), begin_(begin), count_(count) {}
+  SourceReader(std::shared_ptr<CheckedSource> source, int64_t first)
+      : source_(std::move(source)),
+        rows_(first),
+        reader_(source_->source->open(first)) {
+    TESSERA_CHECK_VALUE(
+        reader_ != nullptr,
+        "[Dataset] open() of the source returned no reader. Return one, or raise an error.");
+  }
 
-  RowReader open(int64_t epoch, int64_t first) const override {
-    if (first >= count_) {
+  std::optional<RowRange> operator()(int64_t max_rows) {
+    if (left_.count == 0 && !read()) {
+      return std::nullopt;
+    }
+    const int64_t count = std::min(max_rows, left_.count);
+    RowRange range = part_of(left_, 0, count);
+    left_ = part_of(left_, count, left_.count - count);
+    return range;
+  }
+
+ private:
+  bool read() {
+    if (has_ended_) {
+      return false;
+    }
+    left_ = {};
+    std::optional<Columns> columns = reader_->next();
+    if (!columns) {
+      has_ended_ = true;
+      if (has_read_) {  // otherwise, the reader may have begun after the end
+        source_->check_count(rows_);
+      } else if (rows_ == 0) {
+        source_->check_count(0);
+      }
+      return false;
+    }
+    has_read_ = true;
+    source_->check_columns(*columns);
+    left_.columns = std::make_shared<Columns>(contiguous(std::move(*columns)));
+    left_.count = left_.columns->batch_size();
+    TESSERA_CHECK_VALUE(
+        left_.count > 0,
+        "[Dataset] the source returned columns without examples. Return at least one example, or nullopt at the end.");
+    rows_ += left_.count;
+    return true;
+  }
+
+  std::shared_ptr<CheckedSource> source_;
+  int64_t rows_;  // the number of the next row that the source gives
+  std::shared_ptr<ExampleReader> reader_;
+  RowRange left_;
+  bool has_read_ = false;
+  bool has_ended_ = false;
+};
+
+RowStagePtr source_stage(std::shared_ptr<const ExampleSource> source) {
+  const std::shared_ptr<CheckedSource> checked(
+      new CheckedSource{std::move(source)});
+  const auto open = [checked](int64_t, int64_t first) {
+    return SourceReader(checked, first);
+  };
+  const auto size = [checked] { return checked->source->size(); };
+  return make_stage({open, size, /*has_fixed_order=*/true});
+}
+
+// Skips `begin` rows, and gives up to `count` of the rows after them.
+RowStagePtr slice_stage(
+    const RowStagePtr& input,
+    int64_t begin,
+    int64_t count) {
+  const auto open = [=](int64_t epoch, int64_t first) -> RowReader {
+    if (first >= count) {
       return [](int64_t) { return std::optional<RowRange>(); };
     }
-    return [rows = input().open(
-                epoch, first > kAllRows - begin_ ? kAllRows : first + begin_),
-            left = count_ -
+    return [rows = input->open(
+                epoch, first > kAllRows - begin ? kAllRows : first + begin),
+            left = count -
                 first](int64_t max_rows) mutable -> std::optional<RowRange> {
       if (left == 0) {
         return std::nullopt;
@@ -154,28 +139,39 @@ class SliceStage : public RowStep {
       left -= range ? range->count : 0;
       return range;
     };
-  }
-  std::optional<int64_t> size() const override {
-    const std::optional<int64_t> size = input().size();
-    return size ? std::clamp<int64_t>(*size - begin_, 0, count_) : size;
-  }
+  };
+  const auto size = [=] {
+    const std::optional<int64_t> size = input->size();
+    return size ? std::clamp<int64_t>(*size - begin, 0, count) : size;
+  };
+  return make_stage({open, size, input->has_fixed_order});
+}
 
- private:
-  int64_t begin_;
-  int64_t count_;
-};
-
-class ConcatenateStage : public RowStage {
- public:
-  ConcatenateStage(RowStagePtr first, RowStagePtr second)
-      : first_(std::move(first)), second_(std::move(second)) {}
-
-  RowReader open(int64_t epoch, int64_t first) const override {
+RowStagePtr concatenate_stage(const RowStagePtr& one, const RowStagePtr& two) {
+  // -1 until a reader has counted. The number is the same in all epochs.
+  const auto known = std::make_shared<std::atomic<int64_t>>(-1);
+  // The number of examples in the first dataset. Reads them if there is no other way.
+  const auto first_size = [=](int64_t epoch) {
+    if (const std::optional<int64_t> size = one->size()) {
+      return *size;
+    }
+    int64_t count = known->load();
+    if (count < 0) {
+      count = 0;
+      const RowReader rows = one->open(epoch, 0);
+      while (const std::optional<RowRange> range = rows(kScanRows)) {
+        count += range->count;
+      }
+      known->store(count);
+    }
+    return count;
+  };
+  const auto open = [=](int64_t epoch, int64_t first) {
     const bool begins_second = first > 0 && first >= first_size(epoch);
     RowReader begin = begins_second
-        ? second_->open(epoch, first - first_size(epoch))
-        : first_->open(epoch, first);
-    return [this,
+        ? two->open(epoch, first - first_size(epoch))
+        : one->open(epoch, first);
+    return [two,
             epoch,
             rows = std::move(begin),
             is_second = begins_second,
@@ -183,7 +179,7 @@ class ConcatenateStage : public RowStage {
       std::optional<RowRange> range = rows(max_rows);
       if (!range && !is_second) {
         is_second = true;
-        rows = second_->open(epoch, 0);
+        rows = two->open(epoch, 0);
         range = rows(max_rows);
       }
       if (range) {
@@ -191,128 +187,81 @@ class ConcatenateStage : public RowStage {
       }
       return range;
     };
-  }
-  std::optional<int64_t> size() const override {
-    const std::optional<int64_t> one = first_->size();
-    const std::optional<int64_t> two = second_->size();
-    return one && two ? std::optional(*one + *two) : std::nullopt;
-  }
-  bool has_fixed_order() const override {
-    return first_->has_fixed_order() && second_->has_fixed_order();
-  }
-
- private:
-  // The number of examples in the first dataset. Reads them if there is no other way.
-  int64_t first_size(int64_t epoch) const {
-    if (const std::optional<int64_t> size = first_->size()) {
-      return *size;
-    }
-    int64_t count = count_.load();
-    if (count < 0) {
-      count = 0;
-      const RowReader rows = first_->open(epoch, 0);
-      while (const std::optional<RowRange> range = rows(kScanRows)) {
-        count += range->count;
-      }
-      count_.store(count);
-    }
-    return count;
-  }
-
-  RowStagePtr first_;
-  RowStagePtr second_;
-  // -1 until a reader has counted. The number is the same in all epochs.
-  mutable std::atomic<int64_t> count_{-1};
-};
-
-class FilterStage : public RowStep {
- public:
-  using Predicate = std::function<at::Tensor(const Columns&)>;
-
-  FilterStage(RowStagePtr input, Predicate predicate)
-      : RowStep(std::move(input)), predicate_(std::move(predicate)) {}
-
-  RowReader open(int64_t epoch, int64_t first) const override {
-    return Reader(*this, epoch, first);
-  }
-  std::optional<int64_t> size() const override {
-    return std::nullopt;
-  }
-
- private:
-  // The numbers of the kept rows.
-  std::vector<int64_t> kept(const Columns& columns) const {
-    const at::Tensor result = predicate_(columns);
-    TESSERA_CHECK_TYPE(
-        result.defined() && result.scalar_type() == at::kBool,
-        "[Dataset] the predicate of filter() must return bool [{}], but got {}. Compare columns, such as values > 0.",
-        columns.batch_size(),
-        describe(result));
-    TESSERA_CHECK_VALUE(
-        result.layout() == at::kStrided && result.device().is_cpu() &&
-            result.dim() == 1 && result.numel() == columns.batch_size(),
-        "[Dataset] the predicate of filter() must return bool [{}] on the CPU, one for each example, but got {}.",
-        columns.batch_size(),
-        describe(result));
-    const at::Tensor flags = result.contiguous();
-    const bool* data = flags.const_data_ptr<bool>();
-    std::vector<int64_t> rows;
-    for (int64_t i = 0; i < flags.numel(); ++i) {
-      if (data[i]) {
-        rows.push_back(i);
-      }
-    }
-    return rows;
-  }
-
-  Predicate predicate_;
-
-  class Reader {
-   public:
-    Reader(const FilterStage& stage, int64_t epoch, int64_t first)
-        : stage_(stage), skipped_(first), rows_(stage.input().open(epoch, 0)) {}
-
-    std::optional<RowRange> operator()(int64_t max_rows) {
-      while (used_ == kept_.size()) {
-        // Reads more rows than the caller wants, because only few of them may be kept.
-        constexpr int64_t kMinRows = 4096;
-        std::optional<RowRange> range = rows_(std::max(max_rows, kMinRows));
-        if (!range) {
-          return std::nullopt;
-        }
-        kept_.clear();
-        used_ = 0;
-        range_ = owned_range(take_rows(std::move(*range)));
-        kept_ = stage_.kept(*range_.columns);
-        used_ = static_cast<size_t>(std::min(skipped_, std::ssize(kept_)));
-        skipped_ -= static_cast<int64_t>(used_);
-      }
-      const size_t count =
-          std::min(static_cast<size_t>(max_rows), kept_.size() - used_);
-      RowRange result = owned_range(
-          gather_rows(range_, std::span(kept_).subspan(used_, count)));
-      used_ += count;
-      return result;
-    }
-
-   private:
-    const FilterStage& stage_;
-    int64_t skipped_;  // kept rows that are still to be skipped
-    RowReader rows_;
-    RowRange range_;
-    std::vector<int64_t> kept_;  // rows of range_
-    size_t used_ = 0;
   };
+  const auto size = [=] {
+    const std::optional<int64_t> first = one->size();
+    const std::optional<int64_t> second = two->size();
+    return first && second ? std::optional(*first + *second) : std::nullopt;
+  };
+  return make_stage({open, size, one->has_fixed_order && two->has_fixed_order});
+}
+
+using Predicate = std::function<at::Tensor(const Columns&)>;
+
+// The numbers of the rows that the predicate of filter() keeps.
+std::vector<int64_t> kept_rows(
+    const Columns& columns,
+    const Predicate& predicate) {
+  const at::Tensor result = predicate(columns);
+  TESSERA_CHECK_TYPE(
+      result.defined() && result.scalar_type() == at::kBool,
+      "[Dataset] the predicate of filter() must return bool [{}], but got {}. Compare columns, such as values > 0.",
+      columns.batch_size(),
+      describe(result));
+  TESSERA_CHECK_VALUE(
+      result.layout() == at::kStrided && result.device().is_cpu() &&
+          result.dim() == 1 && result.numel() == columns.batch_size(),
+      "[Dataset] the predicate of filter() must return bool [{}] on the CPU, one for each example, but got {}.",
+      columns.batch_size(),
+      describe(result));
+  const at::Tensor rows = result.nonzero().flatten().contiguous();
+  const auto* begin = rows.const_data_ptr<int64_t>();
+  return {begin, begin + rows.numel()};
+}
+
+class FilterReader {
+ public:
+  FilterReader(RowReader rows, const Predicate& predicate, int64_t first)
+      : predicate_(predicate), skipped_(first), rows_(std::move(rows)) {}
+
+  std::optional<RowRange> operator()(int64_t max_rows) {
+    while (used_ == kept_.size()) {
+      // Reads more rows than the caller wants, because only few of them may be kept.
+      constexpr int64_t kMinRows = 4096;
+      std::optional<RowRange> range = rows_(std::max(max_rows, kMinRows));
+      if (!range) {
+        return std::nullopt;
+      }
+      kept_.clear();
+      used_ = 0;
+      range_ = owned_range(take_rows(std::move(*range)));
+      kept_ = kept_rows(*range_.columns, predicate_);
+      used_ = static_cast<size_t>(std::min(skipped_, std::ssize(kept_)));
+      skipped_ -= static_cast<int64_t>(used_);
+    }
+    const size_t count =
+        std::min(static_cast<size_t>(max_rows), kept_.size() - used_);
+    RowRange result = owned_range(
+        gather_rows(range_, std::span(kept_).subspan(used_, count)));
+    used_ += count;
+    return result;
+  }
+
+ private:
+  const Predicate& predicate_;  // of the stage
+  int64_t skipped_;  // kept rows that are still to be skipped
+  RowReader rows_;
+  RowRange range_;
+  std::vector<int64_t> kept_;  // rows of range_
+  size_t used_ = 0;
 };
 
-class MapStage : public RowStep {
- public:
-  MapStage(RowStagePtr input, detail::MapFunction map)
-      : RowStep(std::move(input)), map_(std::move(map)) {}
-
-  RowReader open(int64_t epoch, int64_t first) const override {
-    return [this,
-            rows = input().open(epoch, first),
+RowStagePtr map_stage(
+    const RowStagePtr& input,
+    const detail::MapFunction& map) {
+  const auto open = [=](int64_t epoch, int64_t first) {
+    return [&map,
+            rows = input->open(epoch, first),
             context = MapContext{.epoch = epoch, .first_row = first},
             kinds = ColumnKinds()](
                int64_t max_rows) mutable -> std::optional<RowRange> {
@@ -322,7 +271,7 @@ class MapStage : public RowStep {
       }
       const int64_t count = range->count;
       RowRange result = owned_range(
-          contiguous(map_(take_rows(std::move(*range)), MapContext(context))));
+          contiguous(map(take_rows(std::move(*range)), MapContext(context))));
       TESSERA_CHECK_VALUE(
           result.count == count,
           "[Dataset] the function of map() got {} examples, but returned {}. Return as many; use filter() to drop examples, or map() after batch().",
@@ -332,165 +281,140 @@ class MapStage : public RowStep {
       context.first_row += count;
       return result;
     };
-  }
+  };
+  return make_stage({open, input->size, input->has_fixed_order});
+}
 
- private:
-  detail::MapFunction map_;
-};
-
-class CacheStage : public RowStep {
- public:
-  CacheStage(RowStagePtr input, const detail::CacheOptions& options)
-      : RowStep(std::move(input)), options_(options) {}
-
-  RowReader open(int64_t, int64_t first) const override {
-    return read_columns(load(), first);
-  }
-  std::optional<int64_t> size() const override {
-    return input().size();
-  }
-  bool has_fixed_order() const override {
-    return true;
-  }
-
- private:
+// The examples of a stage, which the first reader loads.
+struct Cache {
   // Other readers wait until the first one has loaded the examples.
-  std::shared_ptr<Columns> load() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (columns_ != nullptr) {
-      return columns_;
+  std::shared_ptr<Columns> load() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (columns != nullptr) {
+      return columns;
     }
     std::vector<RowRange> ranges;
     int64_t bytes = 0;
     int64_t rows = 0;
-    const RowReader read = input().open(0, 0);
+    const RowReader read = input->open(0, 0);
     while (const std::optional<RowRange> range = read(kScanRows)) {
       bytes += bytes_of(*range);
       rows += range->count;
       TESSERA_CHECK_VALUE(
-          bytes <= options_.max_bytes,
+          bytes <= max_bytes,
           "[Dataset] cache() got more than max_bytes = {} bytes in the first {} examples. Increase max_bytes, cache fewer columns, or leave cache() out.",
-          options_.max_bytes,
+          max_bytes,
           rows);
       ranges.push_back(*range);
     }
-    columns_ = std::make_shared<Columns>(
+    columns = std::make_shared<Columns>(
         ranges.empty() ? Columns() : copy_rows(ranges));
-    return columns_;
+    return columns;
   }
 
-  detail::CacheOptions options_;
-  mutable std::mutex mutex_;
-  mutable std::shared_ptr<Columns> columns_;
+  RowStagePtr input;
+  int64_t max_bytes;
+  std::mutex mutex = {};
+  std::shared_ptr<Columns> columns = {};
 };
 
 // Shuffles the rows within blocks. A buffer that takes a new row for each row that it
 // gives would move rows further. But to start in the middle of an epoch, it would have to
 // read all rows before.
-class ShuffleStage : public RowStep {
- public:
-  ShuffleStage(RowStagePtr input, const detail::ShuffleOptions& options)
-      : RowStep(std::move(input)), options_(options) {}
-
-  RowReader open(int64_t epoch, int64_t first) const override {
-    return Reader(*this, epoch, first);
-  }
-  bool has_fixed_order() const override {
-    return false;
-  }
-
- private:
+struct Shuffle {
   // Whether all rows are one block.
-  bool is_one_block(int64_t epoch) const {
-    if (const std::optional<int64_t> size = input().size()) {
-      return *size <= options_.buffer;
+  bool is_one_block(int64_t epoch) {
+    if (const std::optional<int64_t> size = input->size()) {
+      return *size <= options.buffer;
     }
-    int known = is_one_block_.load();
+    int known = one_block.load();
     if (known < 0) {
-      known = input().open(epoch, options_.buffer)(1) ? 0 : 1;
-      is_one_block_.store(known);
+      known = input->open(epoch, options.buffer)(1) ? 0 : 1;
+      one_block.store(known);
     }
     return known == 1;
   }
+
   RandomStream random(int64_t epoch, int64_t block) const {
     return RandomStream(
-        static_cast<uint64_t>(options_.seed),
+        static_cast<uint64_t>(options.seed),
         static_cast<uint64_t>(epoch),
         static_cast<uint64_t>(block));
   }
 
-  detail::ShuffleOptions options_;
+  RowStagePtr input;
+  detail::ShuffleOptions options;
   // -1 until a reader has found out. The answer is the same in all epochs.
-  mutable std::atomic<int> is_one_block_{-1};
+  std::atomic<int> one_block = -1;
+};
 
-  class Reader {
-   public:
-    Reader(const ShuffleStage& stage, int64_t epoch, int64_t first)
-        : stage_(stage), epoch_(epoch) {
-      const int64_t buffer = stage.options_.buffer;
-      // The number of rows in block 0. Later blocks have `buffer` rows.
-      first_size_ = stage.is_one_block(epoch)
-          ? buffer
-          : 1 + stage.random(epoch, -1).below(buffer);
-      int64_t block_begin = 0;
-      if (first >= first_size_) {
-        block_ = 1 + (first - first_size_) / buffer;
-        block_begin = first_size_ + (block_ - 1) * buffer;
-      }
-      skipped_ = first - block_begin;
-      rows_ = stage.input().open(epoch, block_begin);
+class ShuffleReader {
+ public:
+  ShuffleReader(std::shared_ptr<Shuffle> shuffle, int64_t epoch, int64_t first)
+      : shuffle_(std::move(shuffle)), epoch_(epoch) {
+    const int64_t buffer = shuffle_->options.buffer;
+    // The number of rows in block 0. Later blocks have `buffer` rows.
+    first_size_ = shuffle_->is_one_block(epoch)
+        ? buffer
+        : 1 + shuffle_->random(epoch, -1).below(buffer);
+    int64_t block_begin = 0;
+    if (first >= first_size_) {
+      block_ = 1 + (first - first_size_) / buffer;
+      block_begin = first_size_ + (block_ - 1) * buffer;
     }
+    skipped_ = first - block_begin;
+    rows_ = shuffle_->input->open(epoch, block_begin);
+  }
 
-    std::optional<RowRange> operator()(int64_t max_rows) {
-      if (used_ == order_.size() && !read_block()) {
-        return std::nullopt;
-      }
-      const size_t count =
-          std::min(static_cast<size_t>(max_rows), order_.size() - used_);
-      RowRange result = owned_range(
-          gather_rows(range_, std::span(order_).subspan(used_, count)));
-      used_ += count;
-      return result;
+  std::optional<RowRange> operator()(int64_t max_rows) {
+    if (used_ == order_.size() && !read_block()) {
+      return std::nullopt;
     }
+    const size_t count =
+        std::min(static_cast<size_t>(max_rows), order_.size() - used_);
+    RowRange result = owned_range(
+        gather_rows(range_, std::span(order_).subspan(used_, count)));
+    used_ += count;
+    return result;
+  }
 
-   private:
-    bool read_block() {
-      range_ = {};
-      order_.clear();
-      used_ = 0;
-      const int64_t size = block_ == 0 ? first_size_ : stage_.options_.buffer;
-      std::vector<RowRange> ranges;
-      const int64_t rows = read_ranges(rows_, size, ranges);
-      if (rows <= skipped_) {
-        return false;
-      }
-      range_ =
-          ranges.size() == 1 ? ranges.front() : owned_range(copy_rows(ranges));
-      shuffle(rows);
-      used_ = static_cast<size_t>(std::exchange(skipped_, 0));
-      ++block_;
-      return true;
+ private:
+  bool read_block() {
+    range_ = {};
+    order_.clear();
+    used_ = 0;
+    const int64_t size = block_ == 0 ? first_size_ : shuffle_->options.buffer;
+    std::vector<RowRange> ranges;
+    const int64_t rows = read_ranges(rows_, size, ranges);
+    if (rows <= skipped_) {
+      return false;
     }
+    range_ =
+        ranges.size() == 1 ? ranges.front() : owned_range(copy_rows(ranges));
+    shuffle(rows);
+    used_ = static_cast<size_t>(std::exchange(skipped_, 0));
+    ++block_;
+    return true;
+  }
 
-    void shuffle(int64_t rows) {
-      order_.resize(rows);
-      std::iota(order_.begin(), order_.end(), int64_t{0});
-      RandomStream random = stage_.random(epoch_, block_);
-      for (int64_t i = rows - 1; i > 0; --i) {
-        std::swap(order_[i], order_[random.below(i + 1)]);
-      }
+  void shuffle(int64_t rows) {
+    order_.resize(rows);
+    std::iota(order_.begin(), order_.end(), int64_t{0});
+    RandomStream random = shuffle_->random(epoch_, block_);
+    for (int64_t i = rows - 1; i > 0; --i) {
+      std::swap(order_[i], order_[random.below(i + 1)]);
     }
+  }
 
-    const ShuffleStage& stage_;
-    int64_t epoch_;
-    int64_t first_size_;
-    int64_t block_ = 0;  // the next block to read
-    int64_t skipped_;  // rows to skip in that block
-    RowReader rows_;
-    RowRange range_;
-    std::vector<int64_t> order_;
-    size_t used_ = 0;  // rows of `order_`
-  };
+  std::shared_ptr<Shuffle> shuffle_;
+  int64_t epoch_;
+  int64_t first_size_;
+  int64_t block_ = 0;  // the next block to read
+  int64_t skipped_;  // rows to skip in that block
+  RowReader rows_;
+  RowRange range_;
+  std::vector<int64_t> order_;
+  size_t used_ = 0;  // rows of `order_`
 };
 
 void check_count_argument(const char* function, int64_t count) {
@@ -578,14 +502,14 @@ Dataset::Dataset(std::shared_ptr<const ExampleSource> source) {
   TESSERA_CHECK_VALUE(
       source != nullptr,
       "[Dataset] expected a source, but got a null pointer. Pass an ExampleSource.");
-  stage_ = std::make_shared<SourceStage>(std::move(source));
+  stage_ = source_stage(std::move(source));
 }
 
 Dataset::Dataset(Columns columns) {
   TESSERA_CHECK_VALUE(
       !columns.entries().empty(),
       "[Dataset] expected at least one column, but got none. Add columns with Columns::add().");
-  stage_ = std::make_shared<ColumnsStage>(std::move(columns));
+  stage_ = columns_stage(std::move(columns));
 }
 
 Dataset Dataset::shuffle(const detail::ShuffleOptions& options) const {
@@ -593,21 +517,25 @@ Dataset Dataset::shuffle(const detail::ShuffleOptions& options) const {
       options.buffer >= 1,
       "[Dataset] buffer of shuffle() must be >= 1, but got {}. Set it to the number of examples that fit into memory.",
       options.buffer);
-  return Dataset(std::make_shared<ShuffleStage>(stage_, options));
+  const std::shared_ptr<Shuffle> shuffle(new Shuffle{stage_, options});
+  const auto open = [shuffle](int64_t epoch, int64_t first) {
+    return ShuffleReader(shuffle, epoch, first);
+  };
+  return Dataset(make_stage({open, stage_->size, /*has_fixed_order=*/false}));
 }
 
 Dataset Dataset::take(int64_t count) const {
   check_count_argument("take", count);
-  return Dataset(std::make_shared<SliceStage>(stage_, 0, count));
+  return Dataset(slice_stage(stage_, 0, count));
 }
 
 Dataset Dataset::skip(int64_t count) const {
   check_count_argument("skip", count);
-  return Dataset(std::make_shared<SliceStage>(stage_, count, kAllRows));
+  return Dataset(slice_stage(stage_, count, kAllRows));
 }
 
 Dataset Dataset::concatenate(const Dataset& other) const {
-  return Dataset(std::make_shared<ConcatenateStage>(stage_, other.stage_));
+  return Dataset(concatenate_stage(stage_, other.stage_));
 }
 
 Columns Dataset::head(int64_t count) const {
@@ -622,14 +550,19 @@ Dataset Dataset::filter(
   TESSERA_CHECK_VALUE(
       predicate != nullptr,
       "[Dataset] filter() expected a predicate, but got an empty function.");
-  return Dataset(std::make_shared<FilterStage>(stage_, std::move(predicate)));
+  const auto open = [input = stage_, predicate = std::move(predicate)](
+                        int64_t epoch, int64_t first) {
+    return FilterReader(input->open(epoch, 0), predicate, first);
+  };
+  const auto size = [] { return std::nullopt; };
+  return Dataset(make_stage({open, size, stage_->has_fixed_order}));
 }
 
 Dataset Dataset::map_with(detail::MapFunction map) const {
   TESSERA_CHECK_VALUE(
       map != nullptr,
       "[Dataset] map() expected a function, but got an empty one.");
-  return Dataset(std::make_shared<MapStage>(stage_, std::move(map)));
+  return Dataset(map_stage(stage_, map));
 }
 
 Dataset Dataset::cache(const detail::CacheOptions& options) const {
@@ -637,7 +570,11 @@ Dataset Dataset::cache(const detail::CacheOptions& options) const {
       options.max_bytes >= 1,
       "[Dataset] max_bytes of cache() must be >= 1, but got {}.",
       options.max_bytes);
-  return Dataset(std::make_shared<CacheStage>(stage_, options));
+  const std::shared_ptr<Cache> cache(new Cache{stage_, options.max_bytes});
+  const auto open = [cache](int64_t, int64_t first) {
+    return read_columns(cache->load(), first);
+  };
+  return Dataset(make_stage({open, stage_->size, /*has_fixed_order=*/true}));
 }
 
 Batches Dataset::batch(const detail::BatchOptions& options) const {

@@ -50,7 +50,7 @@ void check_shares(const char* where, double test, double validation) {
 
 void check_order(const char* where, const Dataset& dataset) {
   TESSERA_CHECK_VALUE(
-      DatasetAccess::stage(dataset)->has_fixed_order(),
+      DatasetAccess::stage(dataset)->has_fixed_order,
       "[{}] the order of the examples changes with the epoch, so an example would change its part. Split before shuffle().",
       where);
 }
@@ -77,113 +77,104 @@ std::optional<int64_t> first_at(long double time, bool is_float) {
 // The part of each row of a stage.
 using RowParts = std::vector<uint8_t>;
 
-// The rows of one part, in their order. The input has as many rows as `parts`.
-class SelectStage : public RowStep {
- public:
-  SelectStage(
-      RowStagePtr input,
-      std::shared_ptr<const RowParts> parts,
-      uint8_t part)
-      : RowStep(std::move(input)),
-        parts_(std::move(parts)),
-        part_(part),
-        size_(std::ranges::count(*parts_, part)) {}
-
-  RowReader open(int64_t epoch, int64_t first) const override {
-    return Reader(*this, epoch, first);
+// The rows of one part.
+struct SelectedRows {
+  int64_t num_rows() const {
+    return static_cast<int64_t>(parts->size());
   }
-  std::optional<int64_t> size() const override {
-    return size_;
+  bool has(int64_t row) const {
+    return (*parts)[row] == part;
+  }
+
+  RowStagePtr input;  // has as many rows as `parts`
+  std::shared_ptr<const RowParts> parts;
+  uint8_t part;
+};
+
+// Reads the rows of one part, in their order.
+class SelectReader {
+ public:
+  SelectReader(SelectedRows selected, int64_t epoch, int64_t first)
+      : selected_(std::move(selected)) {
+    int64_t skipped = 0;
+    for (; row_ < selected_.num_rows() &&
+         (skipped < first || !selected_.has(row_));
+         ++row_) {
+      skipped += selected_.has(row_) ? 1 : 0;
+    }
+    if (row_ < selected_.num_rows()) {
+      rows_ = selected_.input->open(epoch, row_);
+    }
+    end_ = row_;
+  }
+
+  std::optional<RowRange> operator()(int64_t max_rows) {
+    while (true) {
+      if (row_ == end_ || left_ > max_rows) {
+        find_end(max_rows);
+      }
+      if (left_ == 0) {
+        return std::nullopt;
+      }
+      const std::optional<RowRange> range = rows_(end_ - row_);
+      TESSERA_CHECK_VALUE(
+          range.has_value(),
+          "[Dataset] expected {} examples before the split, as when it was made, but got {}. Do not change the files while they are read.",
+          selected_.num_rows(),
+          row_);
+      std::vector<int64_t> kept;
+      for (int64_t i = 0; i < range->count; ++i) {
+        if (selected_.has(row_ + i)) {
+          kept.push_back(i);
+        }
+      }
+      const auto count = std::ssize(kept);
+      row_ += range->count;
+      left_ -= count;
+      if (count == range->count) {
+        return range;
+      }
+      if (count > 0) {
+        return owned_range(gather_rows(*range, kept));
+      }
+    }
   }
 
  private:
-  int64_t num_rows() const {
-    return static_cast<int64_t>(parts_->size());
+  // Finds the rows to read next, which end with a row of the part.
+  void find_end(int64_t max_rows) {
+    end_ = row_;
+    left_ = 0;
+    const int64_t limit = std::max(max_rows, kScanRows);
+    for (int64_t row = row_; row < selected_.num_rows() && left_ < max_rows &&
+         (left_ == 0 || row - row_ < limit);
+         ++row) {
+      if (selected_.has(row)) {
+        ++left_;
+        end_ = row + 1;
+      }
+    }
   }
-  bool has(int64_t row) const {
-    return (*parts_)[row] == part_;
-  }
 
-  std::shared_ptr<const RowParts> parts_;
-  uint8_t part_;
-  int64_t size_;
-
-  class Reader {
-   public:
-    Reader(const SelectStage& stage, int64_t epoch, int64_t first)
-        : stage_(stage) {
-      int64_t skipped = 0;
-      for (; row_ < stage.num_rows() && (skipped < first || !stage.has(row_));
-           ++row_) {
-        skipped += stage.has(row_) ? 1 : 0;
-      }
-      if (row_ < stage.num_rows()) {
-        rows_ = stage.input().open(epoch, row_);
-      }
-      end_ = row_;
-    }
-
-    std::optional<RowRange> operator()(int64_t max_rows) {
-      while (true) {
-        if (row_ == end_ || left_ > max_rows) {
-          find_end(max_rows);
-        }
-        if (left_ == 0) {
-          return std::nullopt;
-        }
-        const std::optional<RowRange> range = rows_(end_ - row_);
-        TESSERA_CHECK_VALUE(
-            range.has_value(),
-            "[Dataset] expected {} examples before the split, as when it was made, but got {}. Do not change the files while they are read.",
-            stage_.num_rows(),
-            row_);
-        std::vector<int64_t> kept;
-        for (int64_t i = 0; i < range->count; ++i) {
-          if (stage_.has(row_ + i)) {
-            kept.push_back(i);
-          }
-        }
-        const auto count = std::ssize(kept);
-        row_ += range->count;
-        left_ -= count;
-        if (count == range->count) {
-          return range;
-        }
-        if (count > 0) {
-          return owned_range(gather_rows(*range, kept));
-        }
-      }
-    }
-
-   private:
-    // Finds the rows to read next, which end with a row of the part.
-    void find_end(int64_t max_rows) {
-      end_ = row_;
-      left_ = 0;
-      const int64_t limit = std::max(max_rows, kScanRows);
-      for (int64_t row = row_; row < stage_.num_rows() && left_ < max_rows &&
-           (left_ == 0 || row - row_ < limit);
-           ++row) {
-        if (stage_.has(row)) {
-          ++left_;
-          end_ = row + 1;
-        }
-      }
-    }
-
-    const SelectStage& stage_;
-    int64_t row_ = 0;  // the next row of the input
-    int64_t end_ = 0;  // the end of the rows to read next, if left_ > 0
-    int64_t left_ = 0;  // how many of these rows are in the part
-    RowReader rows_;
-  };
+  SelectedRows selected_;
+  int64_t row_ = 0;  // the next row of the input
+  int64_t end_ = 0;  // the end of the rows to read next, if left_ > 0
+  int64_t left_ = 0;  // how many of these rows are in the part
+  RowReader rows_;
 };
 
 DatasetSplit make_split(const Dataset& dataset, RowParts parts) {
   const auto shared = std::make_shared<const RowParts>(std::move(parts));
   const auto make = [&](uint8_t part) {
-    return DatasetAccess::make(std::make_shared<SelectStage>(
-        DatasetAccess::stage(dataset), shared, part));
+    const RowStagePtr input = DatasetAccess::stage(dataset);
+    const auto open = [=](int64_t epoch, int64_t first) {
+      return SelectReader({input, shared, part}, epoch, first);
+    };
+    const auto size = [count = std::ranges::count(*shared, part)] {
+      return count;
+    };
+    return DatasetAccess::make(
+        make_stage({open, size, input->has_fixed_order}));
   };
   return {
       .train = make(kTrainPart),

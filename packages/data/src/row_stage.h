@@ -23,37 +23,18 @@ using RowReader = std::function<std::optional<RowRange>(int64_t max_rows)>;
 /// One step of a Dataset. Several threads may use it at the same time.
 class RowStage {
  public:
-  virtual ~RowStage() = default;
-
-  /// A reader from the row `first` >= 0 of the epoch. The stage must outlive it.
-  virtual RowReader open(int64_t epoch, int64_t first) const = 0;
-  virtual std::optional<int64_t> size() const = 0;
+  /// Returns a reader from the row `first` >= 0 of the epoch. The stage must outlive it.
+  std::function<RowReader(int64_t epoch, int64_t first)> open;
+  std::function<std::optional<int64_t>()> size;
   /// Whether each epoch has the same examples in the same order.
-  virtual bool has_fixed_order() const = 0;
+  bool has_fixed_order;
 };
 
 using RowStagePtr = std::shared_ptr<const RowStage>;
 
-/// A stage that reads another stage.
-class RowStep : public RowStage {
- public:
-  explicit RowStep(RowStagePtr input) : input_(std::move(input)) {}
-
-  std::optional<int64_t> size() const override {
-    return input_->size();
-  }
-  bool has_fixed_order() const override {
-    return input_->has_fixed_order();
-  }
-
- protected:
-  const RowStage& input() const {
-    return *input_;
-  }
-
- private:
-  RowStagePtr input_;
-};
+inline RowStagePtr make_stage(RowStage stage) {
+  return std::make_shared<const RowStage>(std::move(stage));
+}
 
 /// The number of rows that a scan of an epoch asks for at once.
 inline constexpr int64_t kScanRows = 65536;
