@@ -5,6 +5,10 @@
 #include "packages/export/src/pt2/graph_runner.h"
 #include "src/common/check.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_lstsq.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -30,67 +34,6 @@ constexpr int kJointPoints = 8;
 // The number of points at which all symbols change, with Changes::kJoint. A polynomial
 // then has at most four coefficients, so the other points confirm it.
 constexpr int kOnlyJointPoints = 12;
-
-double product_at(
-    const Polynomial::Product& product,
-    const std::vector<int64_t>& point) {
-  double value = 1.0;
-  for (const size_t symbol : product) {
-    value *= static_cast<double>(point[symbol]);
-  }
-  return value;
-}
-
-// Solves the least squares problem of `rows` by Gaussian elimination of its normal
-// equations. The result is empty if the equations are singular.
-std::vector<double> least_squares(
-    const std::vector<std::vector<double>>& rows,
-    const std::vector<double>& values) {
-  const size_t count = rows[0].size();
-  // Columns are scaled, because products of symbols differ by orders of magnitude.
-  std::vector<double> scale(count, 0.0);
-  for (const auto& row : rows) {
-    for (size_t j = 0; j < count; ++j) {
-      scale[j] = std::max(scale[j], std::abs(row[j]));
-    }
-  }
-  std::vector<std::vector<double>> equations(
-      count, std::vector<double>(count + 1, 0.0));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    for (size_t j = 0; j < count; ++j) {
-      for (size_t k = 0; k < count; ++k) {
-        equations[j][k] += rows[i][j] / scale[j] * (rows[i][k] / scale[k]);
-      }
-      equations[j][count] += rows[i][j] / scale[j] * values[i];
-    }
-  }
-  for (size_t j = 0; j < count; ++j) {
-    const auto pivot = std::max_element(
-        equations.begin() + static_cast<std::ptrdiff_t>(j),
-        equations.end(),
-        [j](const auto& a, const auto& b) {
-          return std::abs(a[j]) < std::abs(b[j]);
-        });
-    if (std::abs((*pivot)[j]) < 1e-12) {
-      return {};
-    }
-    std::swap(equations[j], *pivot);
-    for (size_t i = 0; i < count; ++i) {
-      if (i == j) {
-        continue;
-      }
-      const double factor = equations[i][j] / equations[j][j];
-      for (size_t k = j; k <= count; ++k) {
-        equations[i][k] -= factor * equations[j][k];
-      }
-    }
-  }
-  std::vector<double> result(count);
-  for (size_t j = 0; j < count; ++j) {
-    result[j] = equations[j][count] / equations[j][j] / scale[j];
-  }
-  return result;
-}
 
 }  // namespace
 
@@ -211,21 +154,28 @@ std::optional<Polynomial> SizeSolver::find_by_separate_changes(
 std::optional<Polynomial> SizeSolver::fit(
     const std::vector<Polynomial::Product>& products,
     const std::vector<int64_t>& values) const {
-  std::vector<std::vector<double>> rows;
-  std::vector<double> right;
-  for (size_t k = 0; k < points_.size(); ++k) {
-    rows.push_back(pt2::converted(products, [&](const auto& product) {
-      return product_at(product, points_[k]);
-    }));
-    right.push_back(static_cast<double>(values[k]));
+  const auto count = static_cast<int64_t>(products.size());
+  const at::Tensor rows = at::empty({std::ssize(points_), count}, at::kDouble);
+  double* next = rows.mutable_data_ptr<double>();
+  for (const std::vector<int64_t>& point : points_) {
+    for (const Polynomial::Product& product : products) {
+      *next++ = static_cast<double>(Polynomial(product, 1).at(point));
+    }
   }
+  // Columns are scaled, because products of symbols differ by orders of magnitude.
+  const at::Tensor scale = rows.abs().amax(0);
+  const auto [scaled, residuals, rank, singular] = at::linalg_lstsq(
+      rows / scale, at::tensor(values, at::kDouble).unsqueeze(1));
+  if (rank.item<int64_t>() < count) {
+    return std::nullopt;
+  }
+  const at::Tensor factors = scaled.squeeze(1) / scale;
   Polynomial polynomial;
-  const std::vector<double> factors = least_squares(rows, right);
-  for (size_t i = 0; i < factors.size(); ++i) {
-    polynomial.add(products[i], std::llround(factors[i]));
+  for (int64_t i = 0; i < count; ++i) {
+    polynomial.add(products[i], std::llround(factors[i].item<double>()));
   }
   for (size_t k = 0; k < points_.size(); ++k) {
-    if (factors.empty() || polynomial.at(points_[k]) != values[k]) {
+    if (polynomial.at(points_[k]) != values[k]) {
       return std::nullopt;
     }
   }
@@ -506,23 +456,18 @@ class Merger {
     }
     // A sum is computed as the sum of all other terms, plus the last term.
     const auto [product, factor] = *value.terms().rbegin();
-    Polynomial last;
-    last.add(product, factor);
     if (value.terms().size() > 1) {
       Polynomial rest = value;
       rest.add(product, -factor);
       const pt2::Int left = int_of(rest);
-      return combine("_operator.add", left, int_of(last), value);
+      const pt2::Int last = int_of({product, factor});
+      return combine("_operator.add", left, last, value);
     }
     if (factor != 1) {
-      Polynomial plain;
-      plain.add(product, 1);
-      return combine("_operator.mul", int_of(plain), factor, value);
+      return combine("_operator.mul", int_of({product, 1}), factor, value);
     }
     if (product.size() > 1) {
-      Polynomial first;
-      first.add({product.begin(), product.end() - 1}, 1);
-      const pt2::Int left = int_of(first);
+      const pt2::Int left = int_of({{product.begin(), product.end() - 1}, 1});
       return combine(
           "_operator.mul",
           left,

@@ -93,9 +93,7 @@ class SympyReader {
     while (skip(", ")) {
       const Polynomial next = read(depth + 1);
       if (is_sum) {
-        for (const auto& [symbols, factor] : next.terms()) {
-          result.add(symbols, factor);
-        }
+        result += next;
       } else {
         check(result.terms().size() * next.terms().size() <= kMaxTerms);
         result = result * next;
@@ -120,14 +118,14 @@ std::string joined(
 
 }  // namespace
 
-Polynomial::Polynomial(int64_t constant) {
-  add({}, constant);
+Polynomial::Polynomial(int64_t constant) : Polynomial({}, constant) {}
+
+Polynomial::Polynomial(const Product& product, int64_t factor) {
+  add(product, factor);
 }
 
 Polynomial Polynomial::symbol(size_t index) {
-  Polynomial result;
-  result.add({index}, 1);
-  return result;
+  return {{index}, 1};
 }
 
 void Polynomial::add(const Product& product, int64_t factor) {
@@ -138,6 +136,13 @@ void Polynomial::add(const Product& product, int64_t factor) {
   if (term->second == 0) {
     terms_.erase(term);
   }
+}
+
+Polynomial& Polynomial::operator+=(const Polynomial& other) {
+  for (const auto& [product, factor] : other.terms_) {
+    add(product, factor);
+  }
+  return *this;
 }
 
 bool Polynomial::is_constant() const {
@@ -206,9 +211,7 @@ Polynomial Polynomial::substitute(size_t symbol, const Polynomial& value)
     for (const size_t part : product) {
       term = term * (part == symbol ? value : Polynomial::symbol(part));
     }
-    for (const auto& [symbols, sum] : term.terms_) {
-      result.add(symbols, sum);
-    }
+    result += term;
   }
   return result;
 }

@@ -19,9 +19,11 @@ class Polynomial {
 
   Polynomial() = default;
   Polynomial(int64_t constant);  // NOLINT(google-explicit-constructor)
+  Polynomial(const Product& product, int64_t factor);
   static Polynomial symbol(size_t index);
 
   void add(const Product& product, int64_t factor);
+  Polynomial& operator+=(const Polynomial& other);
 
   bool is_constant() const;
   /// The constant part.
