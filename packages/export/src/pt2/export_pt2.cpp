@@ -22,11 +22,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -39,6 +37,7 @@ namespace {
 
 using exporting::ResizedExamples;
 using exporting::SizeSolver;
+using exporting::try_run;
 
 constexpr const char* kPt2Where = "[export_pt2]";
 constexpr const char* kDenseWhere = "[export_dense_pt2]";
@@ -234,21 +233,16 @@ std::vector<int64_t> base_sizes(size_t count) {
 
 // Returns whether the source takes only the batch size of the example.
 bool is_batch_fixed(const Source& source, const ResizedExamples& examples) {
-  std::string refusal;
-  std::vector<int64_t> sizes = base_sizes(examples.sizes().size());
-  try {
-    source.outputs(examples.at(sizes));
-    return false;
-  } catch (const std::exception& error) {
-    refusal = reason_of(error);
-  }
+  const std::vector<int64_t> sizes = base_sizes(examples.sizes().size());
+  const exporting::Result result =
+      try_run([&] { return source.outputs(examples.at(sizes)); });
   TESSERA_CHECK_VALUE(
-      source.may_fix_batch,
+      !result.is_refused || source.may_fix_batch,
       "{} expected a model that takes batches of any size, but it refuses a batch of {} made of the example's rows: {}. Let each input that belongs to the batch have the batch size as its first dimension.",
       kPt2Where,
       sizes[0],
-      refusal);
-  return true;
+      result.refusal);
+  return result.is_refused;
 }
 
 pt2::Archive make_archive(
@@ -321,40 +315,16 @@ pt2::Archive make_archive(
   return make_archive(source, examples, example, solver, hints);
 }
 
-// The outputs, or the reason why there are none.
-struct Result {
-  std::vector<at::Tensor> outputs = {};
-  std::string refusal = {};
-  bool is_refused = false;
-};
-
-template <class Run>
-Result try_run(const Run& run) {
-  try {
-    return {.outputs = run()};
-  } catch (const std::exception& error) {
-    return {.refusal = reason_of(error), .is_refused = true};
-  }
-}
-
 // Compares the file with the source at one size.
 void compare(
     const Source& source,
     const Pt2Program& program,
     const ExportExample& batch,
     const std::string& description) {
-  const Result expected = try_run([&] { return source.outputs(batch); });
-  const Result actual =
-      try_run([&] { return program.run(exporting::flatten(batch)); });
-  std::string problem;
-  if (actual.is_refused != expected.is_refused) {
-    problem = actual.is_refused
-        ? "an error: " + actual.refusal
-        : "a result where the model has an error: " + expected.refusal;
-  } else if (!actual.is_refused) {
-    problem = exporting::difference(
-        actual.outputs, expected.outputs, source.precision);
-  }
+  const std::string problem = exporting::difference(
+      try_run([&] { return program.run(exporting::flatten(batch)); }),
+      try_run([&] { return source.outputs(batch); }),
+      source.precision);
   TESSERA_CHECK_VALUE(
       problem.empty(),
       "{} with {}: the exported file must give what the model gives, but it gives {}. The file has conditions and numbers that C++ code computes as constants. Compute them with operators.",
@@ -386,7 +356,7 @@ void check_program(
         }
         const ExportExample resized = examples.at(sizes, shift);
         // The model may refuse a size, and then the file need not compute it.
-        const Result result = try_run([&] {
+        const exporting::Result result = try_run([&] {
           return source.outputs(shift == 0 ? resized : examples.at(sizes));
         });
         if (!result.is_refused) {

@@ -134,45 +134,56 @@ void check_input(
     const FileLookup& file_lookup,
     const SyntheticInput& input,
     int64_t batch) {
-  std::optional<at::Tensor> expected;
-  std::string refusal;
-  try {
+  const std::string& path = layer.paths[index];
+  const Result expected = try_run([&] {
     const FeatureState& feature = layer.features[index];
     const std::optional<Feature> given = input.weights.defined()
         ? std::optional<Feature>(input.weights)
         : std::nullopt;
     const at::Tensor flat = flat_weights(feature, input.feature, given);
-    expected =
-        lookup_stored(layer, index, make_id_bags(feature, input.feature, flat));
-  } catch (const c10::Error& error) {
-    refusal = reason_of(error);
-  }
-  const std::string& path = layer.paths[index];
-  std::optional<at::Tensor> actual;
-  try {
-    actual = file_lookup(path, input.feature, input.weights);
-  } catch (const std::exception& error) {
-    refusal = reason_of(error);
-  }
+    return std::vector{lookup_stored(
+        layer, index, make_id_bags(feature, input.feature, flat))};
+  });
+  const Result actual = try_run([&] {
+    return std::vector{file_lookup(path, input.feature, input.weights)};
+  });
   TESSERA_CHECK(
-      actual.has_value() == expected.has_value() &&
-          (!expected || is_close(*actual, *expected)),
+      actual.is_refused == expected.is_refused &&
+          (actual.is_refused ||
+           is_close(actual.outputs[0], expected.outputs[0])),
       "{} feature '{}', {}, batch size {}: the exported file must give what the layer gives, but it {}{}. This is a bug. Please report it.",
       layer.where,
       shorten(path),
       input.description,
       batch,
-      expected ? (actual ? "gives other values" : "refuses the input: ")
-               : "accepts input that the layer refuses: ",
-      actual && expected ? "" : refusal);
+      actual.is_refused         ? "refuses the input: "
+          : expected.is_refused ? "accepts input that the layer refuses: "
+                                : "gives other values",
+      actual.refusal + expected.refusal);
 }
 
 }  // namespace
 
+Result try_run(c10::function_ref<std::vector<at::Tensor>()> run) {
+  try {
+    return {.outputs = run()};
+  } catch (const std::exception& error) {
+    return {.refusal = reason_of(error), .is_refused = true};
+  }
+}
+
 std::string difference(
-    const std::vector<at::Tensor>& actual,
-    const std::vector<at::Tensor>& expected,
+    const Result& actual_result,
+    const Result& expected_result,
     Precision precision) {
+  const auto& [actual, actual_refusal, is_actual_refused] = actual_result;
+  const auto& [expected, expected_refusal, is_expected_refused] =
+      expected_result;
+  if (is_actual_refused != is_expected_refused) {
+    return is_actual_refused
+        ? "an error: " + actual_refusal
+        : "a result where the model has an error: " + expected_refusal;
+  }
   if (actual.size() != expected.size()) {
     return fmt::format(
         "{} tensors instead of {}", actual.size(), expected.size());
@@ -237,20 +248,14 @@ void check_model(
   for (const int64_t size : {batch, int64_t{0}, int64_t{1}, 2 * batch + 1}) {
     const ExportExample inputs =
         size == batch ? example : examples.with_batch_size(size);
-    std::vector<at::Tensor> expected;
-    try {
-      expected = model_outputs(inputs);
-    } catch (const std::exception& error) {
-      refusal = reason_of(error);
+    const Result expected = try_run([&] { return model_outputs(inputs); });
+    if (expected.is_refused) {
+      refusal = expected.refusal;
       continue;  // the file need not compute a batch that the model refuses
     }
     ++compared;
-    std::string problem;
-    try {
-      problem = difference(file_outputs(inputs), expected, precision);
-    } catch (const std::exception& error) {
-      problem = "an error: " + reason_of(error);
-    }
+    const std::string problem = difference(
+        try_run([&] { return file_outputs(inputs); }), expected, precision);
     TESSERA_CHECK_VALUE(
         problem.empty(),
         "{} at batch size {}: the exported file must give what the model gives, but it gives {}. The file was traced from a batch of {}. It has sizes, conditions and random numbers of that batch as constants if C++ code computes them. Write flatten(1) or view({{-1, n}}) for sizes and at::where for conditions, and leave random numbers out.",

@@ -7,9 +7,9 @@
 #include <tessera/features/feature.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 #include <torch/nn/module.h>
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,11 +31,20 @@ void check_embedding(const ExportedLayer& layer, const FileLookup& file_lookup);
 /// only one batch size.
 bool has_output_shape(const torch::nn::Module& model);
 
-/// How the file's outputs differ from the model's. Empty if they do not, except for the
+/// The outputs for a batch, or the reason why there are none.
+struct Result {
+  std::vector<at::Tensor> outputs = {};
+  std::string refusal = {};
+  bool is_refused = false;
+};
+
+Result try_run(c10::function_ref<std::vector<at::Tensor>()> run);
+
+/// How the file's result differs from the model's. Empty if it does not, except for the
 /// rounding of a precision.
 std::string difference(
-    const std::vector<at::Tensor>& actual,
-    const std::vector<at::Tensor>& expected,
+    const Result& actual,
+    const Result& expected,
     Precision precision);
 
 /// Computes the outputs of a model, or of its file, for a batch from to_parts().
