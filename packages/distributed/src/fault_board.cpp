@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/distributed/src/fault_board.h"
 
+#include <tessera/common/json_text.h>
+
 #include <c10/util/StringUtil.h>
+#include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <future>
 #include <mutex>
-#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -30,27 +32,18 @@ std::string key_of_left(int64_t rank) {
 }
 
 std::string encode(int64_t rank, const FaultReport& report) {
-  return c10::str(
-      rank,
-      " ",
-      static_cast<int64_t>(report.reason),
-      " ",
-      report.peer,
-      " ",
-      report.place);
+  return Json{rank, report.reason, report.peer, report.place}.dump();
 }
 
 // Adds a report to `reports`.
 void decode(const std::string& encoded, FaultReports& reports) {
-  std::istringstream text(encoded);
-  size_t rank = 0;
-  int64_t reason = 0;
-  FaultReport report;
-  text >> rank >> reason >> report.peer >> std::ws;
-  report.reason = static_cast<FaultReport::Reason>(reason);
-  std::getline(text, report.place);
+  const Json fields = parse_json(encoded, "[FaultBoard] a report:");
+  const auto rank = fields.at(0).get<size_t>();
   if (rank < reports.of.size()) {
-    reports.of[rank] = report;
+    reports.of[rank] = {
+        .reason = fields.at(1).get<FaultReport::Reason>(),
+        .peer = fields.at(2).get<int64_t>(),
+        .place = fields.at(3).get<std::string>()};
   }
 }
 
