@@ -769,7 +769,7 @@ TEST_F(CsvSourceTest, AnOpenQuoteHidesOnlyItsLine) {
 // CsvOptions::malformed_lines. It scans each row from the beginning of the row, and never
 // continues an earlier scan.
 int64_t count_rows_slowly(std::string_view text, size_t max_row_bytes) {
-  using enum RowScan::State;
+  using enum RowPhase;
   int64_t rows = 0;
   size_t begin = 0;
   while (begin < text.size()) {
@@ -779,9 +779,9 @@ int64_t count_rows_slowly(std::string_view text, size_t max_row_bytes) {
     }
     const std::string_view row = text.substr(begin, max_row_bytes + 1);
     const RowScan scan = scan_row(row, ',', '"');
-    const bool is_broken = scan.state == kTextAfterQuote ||
-        scan.state == kOpenQuote ||
-        (scan.state == kPartial && row.size() > max_row_bytes);
+    const bool is_broken = scan.phase == kTextAfterQuote ||
+        scan.phase == kInQuotes ||
+        (scan.phase != kComplete && row.size() > max_row_bytes);
     begin = is_broken ? find_newline(text, begin) : begin + scan.end;
     ++rows;
   }

@@ -72,11 +72,10 @@ bool CsvBlocks::read_some(std::string& text) {
 }
 
 // Describes a broken row. `row` is its text as far as it was read.
-RowProblem CsvBlocks::describe(RowScan::State state, std::string_view row)
-    const {
+RowProblem CsvBlocks::describe(RowPhase phase, std::string_view row) const {
   constexpr const char* kNoQuotes =
       "set CsvOptions::quote to '\\0' if quotes have no meaning in this file";
-  if (state == RowScan::State::kTextAfterQuote) {
+  if (phase == RowPhase::kTextAfterQuote) {
     return {
         .text =
             "text after a closing quote. A quote in this row may not be closed",
@@ -132,17 +131,13 @@ void CsvBlocks::leave_out_rest_of_line(CsvBlock& block) {
 // that a row is too long. Therefore, the result does not depend on how much was read.
 // `end` of the result counts from the beginning of the row.
 RowScan CsvBlocks::scan(std::string_view text, size_t begin) {
-  using enum RowScan::State;
   const auto first = static_cast<int64_t>(begin);
   const std::string_view row = text.substr(begin, max_row_bytes_ + 1);
   const auto scan_from = [&](size_t at, RowPhase phase) {
     return scan_row(row, options_.delimiter, options_.quote, at, phase);
   };
-  const auto continued = [&]() -> RowScan {
-    const auto at = static_cast<size_t>(open_.end - first);
-    return open_.state == kTextAfterQuote
-        ? RowScan{.state = open_.state, .end = at, .phase = open_.phase}
-        : scan_from(at, open_.phase);
+  const auto continued = [&] {
+    return scan_from(static_cast<size_t>(open_.end - first), open_.phase);
   };
   RowScan result;
   if (open_.row == first) {
@@ -155,8 +150,8 @@ RowScan CsvBlocks::scan(std::string_view text, size_t begin) {
     const size_t line_end = find_newline(row, 0);
     result =
         scan_row(row.substr(0, line_end), options_.delimiter, options_.quote);
-    if (result.state != kTextAfterQuote) {
-      const bool is_alike = result.state == kOpenQuote &&
+    if (result.phase != RowPhase::kTextAfterQuote) {
+      const bool is_alike = result.phase == RowPhase::kInQuotes &&
           first + static_cast<int64_t>(line_end) < open_.end;
       result = is_alike ? continued() : scan_from(line_end, result.phase);
     }
@@ -164,9 +159,8 @@ RowScan CsvBlocks::scan(std::string_view text, size_t begin) {
     result = scan_from(0, RowPhase::kFieldBegin);
   }
   const int64_t end = first + static_cast<int64_t>(result.end);
-  if (result.state != kComplete && end >= open_.end) {
-    open_ = {
-        .row = first, .end = end, .state = result.state, .phase = result.phase};
+  if (result.phase != RowPhase::kComplete && end >= open_.end) {
+    open_ = {.row = first, .end = end, .phase = result.phase};
   }
   return result;
 }
@@ -174,7 +168,7 @@ RowScan CsvBlocks::scan(std::string_view text, size_t begin) {
 // Finds the broken rows, and blanks their first lines. Returns the position after the
 // last row that is complete, or 0.
 size_t CsvBlocks::end_of_rows(CsvBlock& block, bool is_at_end) {
-  using enum RowScan::State;
+  using enum RowPhase;
   std::string& text = block.text;
   const char quote = options_.quote;
   if (open_.row != 0 && text.size() <= max_row_bytes_ &&
@@ -190,7 +184,7 @@ size_t CsvBlocks::end_of_rows(CsvBlock& block, bool is_at_end) {
     open_ = {
         .row = 0,
         .end = std::ssize(text),
-        .phase = is_field_begin ? RowPhase::kFieldBegin : RowPhase::kInField};
+        .phase = is_field_begin ? kFieldBegin : kInField};
     return 0;
   }
   size_t begin = 0;
@@ -200,16 +194,16 @@ size_t CsvBlocks::end_of_rows(CsvBlock& block, bool is_at_end) {
       continue;
     }
     const RowScan found = scan(text, begin);
-    if (found.state == kComplete) {
+    if (found.phase == kComplete) {
       begin += found.end;
       continue;
     }
     const std::string_view row =
         std::string_view(text).substr(begin, max_row_bytes_ + 1);
-    const bool is_broken = found.state == kTextAfterQuote ||
-        row.size() > max_row_bytes_ || (is_at_end && found.state == kOpenQuote);
+    const bool is_broken = found.phase == kTextAfterQuote ||
+        row.size() > max_row_bytes_ || (is_at_end && found.phase == kInQuotes);
     if (is_broken) {
-      block.broken.push_back({begin, describe(found.state, row)});
+      block.broken.push_back({begin, describe(found.phase, row)});
       if (options_.malformed_lines == MalformedLines::kError) {
         return begin;
       }

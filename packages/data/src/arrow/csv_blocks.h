@@ -44,23 +44,15 @@ enum class RowPhase {
   kInField,
   kInQuotes,
   /// After a quote that closes a quoted part, unless another quote follows.
-  kAfterQuote
+  kAfterQuote,
+  /// At text after a closing quote, which makes the row broken.
+  kTextAfterQuote,
+  /// At the newline after the row.
+  kComplete
 };
 
 /// The result of scan_row().
 struct RowScan {
-  enum class State {
-    /// `end` is the position of the newline after the row.
-    kComplete,
-    /// The text ends in the row.
-    kPartial,
-    /// The text ends in a quoted part of the row.
-    kOpenQuote,
-    /// `end` is the position of text after a closing quote.
-    kTextAfterQuote
-  };
-
-  State state = State::kPartial;
   size_t end = 0;
   RowPhase phase = RowPhase::kFieldBegin;  // at `end`
 };
@@ -76,34 +68,31 @@ inline RowScan scan_row(
     char quote,
     size_t begin = 0,
     RowPhase phase = RowPhase::kFieldBegin) {
-  using enum RowScan::State;
   using enum RowPhase;
-  size_t i = begin;
-  while (true) {
+  for (size_t i = begin;; ++i) {
     if (phase == kInQuotes) {
       i = text.find(quote, i);
       if (i == std::string_view::npos) {
-        return {.state = kOpenQuote, .end = text.size(), .phase = phase};
+        return {.end = text.size(), .phase = phase};
       }
       phase = kAfterQuote;
       ++i;
     }
-    if (i == text.size()) {
-      return {.state = kPartial, .end = i, .phase = phase};
+    if (i == text.size() || phase == kTextAfterQuote) {
+      return {.end = i, .phase = phase};
     }
     const char c = text[i];
     if (is_newline(c)) {
-      return {.state = kComplete, .end = i, .phase = phase};
+      return {.end = i, .phase = kComplete};
     }
     const bool is_quote = quote != '\0' && c == quote;
     if (phase == kAfterQuote && !is_quote && c != delimiter) {
-      return {.state = kTextAfterQuote, .end = i, .phase = phase};
+      return {.end = i, .phase = kTextAfterQuote};
     }
     // After the second quote of a pair, the quoted part continues.
     phase = c == delimiter              ? kFieldBegin
         : is_quote && phase != kInField ? kInQuotes
                                         : kInField;
-    ++i;
   }
 }
 
@@ -248,7 +237,7 @@ class CsvBlocks {
   void leave_out_rest_of_line(CsvBlock& block);
   size_t end_of_rows(CsvBlock& block, bool is_at_end);
   RowScan scan(std::string_view text, size_t begin);
-  RowProblem describe(RowScan::State state, std::string_view row) const;
+  RowProblem describe(RowPhase phase, std::string_view row) const;
   size_t blank_line(std::string& text, size_t begin);
 
   CsvOptions options_;
@@ -263,7 +252,6 @@ class CsvBlocks {
   struct OpenScan {
     int64_t row = -1;
     int64_t end = -1;
-    RowScan::State state = RowScan::State::kPartial;
     RowPhase phase = RowPhase::kFieldBegin;
   };
   OpenScan open_;
