@@ -134,57 +134,37 @@ std::string to_string(const Pt2Signature& signature) {
 
 class Pt2Program::Impl {
  public:
-  Impl(pt2::Archive archive, const std::string& place)
-      : archive_(std::move(archive)),
-        run_(pt2::make_function(
-            archive_.graph,
-            archive_.weights,
-            kProgramWhere)) {
-    for (const std::string& input : archive_.graph.inputs) {
-      sizes_.push_back(&archive_.graph.tensors.at(input).sizes);
-      for (const pt2::Polynomial& size : *sizes_.back()) {
+  Impl(pt2::Archive from, const std::string& place)
+      : archive(std::move(from)),
+        run(pt2::make_function(archive.graph, archive.weights, kProgramWhere)) {
+    for (const std::string& input : archive.graph.inputs) {
+      sizes.push_back(&archive.graph.tensors.at(input).sizes);
+      for (const pt2::Polynomial& size : *sizes.back()) {
         for (const auto& [product, factor] : size.terms()) {
           for (const size_t symbol : product) {
-            num_symbols_ = std::max(num_symbols_, symbol + 1);
+            num_symbols = std::max(num_symbols, symbol + 1);
           }
         }
       }
     }
+    constexpr size_t kMaxSymbols = 1'000'000;
     TESSERA_CHECK_VALUE(
-        num_symbols_ <= kMaxSymbols,
+        num_symbols <= kMaxSymbols,
         "{} expected at most {} symbols, but got {}. The file is damaged.",
         place,
         kMaxSymbols,
-        num_symbols_);
-  }
-
-  std::unique_ptr<Impl> with_weights(
-      const std::map<std::string, at::Tensor>& weights) const {
-    pt2::Archive archive = archive_;
-    for (pt2::Weight& weight : archive.weights) {
-      if (!weights.contains(weight.name) && !weight.is_parameter &&
-          weight.name.starts_with("constant_")) {
-        continue;  // a constant of the graph, which no module has
-      }
-      weight.tensor = checked_weight(weights, weight.name, weight.tensor);
-    }
-    return std::make_unique<Impl>(std::move(archive), kProgramWhere);
-  }
-
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const {
-    check(inputs);
-    return run_(inputs, {});
+        num_symbols);
   }
 
   void check(const std::vector<at::Tensor>& tensors) const {
-    const std::vector<Pt2Value>& inputs = archive_.signature.inputs;
+    const std::vector<Pt2Value>& inputs = archive.signature.inputs;
     TESSERA_CHECK_VALUE(
         tensors.size() == inputs.size(),
         "{} expected {} tensors, but got {}. Pass one tensor for each of signature().inputs.",
         kProgramWhere,
         inputs.size(),
         tensors.size());
-    SizeCheck known(num_symbols_);
+    SizeCheck known(num_symbols);
     for (size_t i = 0; i < tensors.size(); ++i) {
       const at::Tensor& tensor = tensors[i];
       TESSERA_CHECK_VALUE(
@@ -203,7 +183,7 @@ class Pt2Program::Impl {
       check_shape(
           i,
           tensor,
-          tensor.dim() == static_cast<int64_t>(sizes_[i]->size()),
+          tensor.dim() == static_cast<int64_t>(sizes[i]->size()),
           "the number of dimensions differs");
       check_shape(
           i,
@@ -214,13 +194,13 @@ class Pt2Program::Impl {
         check_shape(
             i,
             tensor,
-            known.learn((*sizes_[i])[axis], tensor.size(axis)),
+            known.learn((*sizes[i])[axis], tensor.size(axis)),
             "a size is too small");
       }
     }
     for (size_t i = 0; i < tensors.size(); ++i) {
       for (int64_t axis = 0; axis < tensors[i].dim(); ++axis) {
-        const auto expected = known.expected((*sizes_[i])[axis]);
+        const auto expected = known.expected((*sizes[i])[axis]);
         check_shape(
             i,
             tensors[i],
@@ -229,13 +209,6 @@ class Pt2Program::Impl {
       }
     }
   }
-
-  const pt2::Archive& archive() const {
-    return archive_;
-  }
-
- private:
-  static constexpr size_t kMaxSymbols = 1'000'000;
 
   void check_shape(
       size_t input,
@@ -246,17 +219,17 @@ class Pt2Program::Impl {
         fits,
         "{} input '{}' must have the shape {}, but has {}: {}. Correct the batch.",
         kProgramWhere,
-        shorten(archive_.graph.inputs[input]),
-        text_of_sizes(*sizes_[input]),
+        shorten(archive.graph.inputs[input]),
+        text_of_sizes(*sizes[input]),
         tensor.sizes(),
         reason);
   }
 
-  pt2::Archive archive_;
-  pt2::GraphFunction run_;
-  // The sizes of each input in archive_.
-  std::vector<const std::vector<pt2::Polynomial>*> sizes_;
-  size_t num_symbols_ = 0;
+  pt2::Archive archive;
+  pt2::GraphFunction run;
+  // The sizes of each input in archive.
+  std::vector<const std::vector<pt2::Polynomial>*> sizes;
+  size_t num_symbols = 0;
 };
 
 Pt2Program::Pt2Program(const std::string& path) {
@@ -283,12 +256,13 @@ Pt2Program::Pt2Program(Pt2Program&&) noexcept = default;
 Pt2Program& Pt2Program::operator=(Pt2Program&&) noexcept = default;
 
 const Pt2Signature& Pt2Program::signature() const& {
-  return impl_->archive().signature;
+  return impl_->archive.signature;
 }
 
 std::vector<at::Tensor> Pt2Program::run(
     const std::vector<at::Tensor>& inputs) const {
-  return impl_->run(inputs);
+  impl_->check(inputs);
+  return impl_->run(inputs, {});
 }
 
 void Pt2Program::check(const std::vector<at::Tensor>& inputs) const {
@@ -297,11 +271,19 @@ void Pt2Program::check(const std::vector<at::Tensor>& inputs) const {
 
 Pt2Program Pt2Program::with_weights(
     const std::map<std::string, at::Tensor>& weights) const {
-  return Pt2Program(impl_->with_weights(weights));
+  pt2::Archive archive = impl_->archive;
+  for (pt2::Weight& weight : archive.weights) {
+    if (!weights.contains(weight.name) && !weight.is_parameter &&
+        weight.name.starts_with("constant_")) {
+      continue;  // a constant of the graph, which no module has
+    }
+    weight.tensor = checked_weight(weights, weight.name, weight.tensor);
+  }
+  return Pt2Program(std::make_unique<Impl>(std::move(archive), kProgramWhere));
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Pt2Program::state_dict() const {
-  return pt2::converted(impl_->archive().weights, [](const auto& weight) {
+  return pt2::converted(impl_->archive.weights, [](const auto& weight) {
     return std::pair(weight.name, weight.tensor);
   });
 }
