@@ -8,6 +8,7 @@
 #include <ATen/core/jit_type.h>
 #include <fmt/format.h>
 #include <torch/csrc/jit/ir/constants.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
 
 #include <algorithm>
 #include <array>
@@ -61,11 +62,9 @@ class Converter {
   }
 
   pt2::Graph convert() {
-    find_live_nodes();
+    jit::EliminateDeadCode(recorded_.block());
     for (jit::Node* node : recorded_.nodes()) {
-      if (live_.count(node) > 0) {
-        convert_node(*node);
-      }
+      convert_node(*node);
     }
     const auto outputs = recorded_.outputs()[0]->node()->inputs();
     for (size_t i = 0; i < num_outputs_; ++i) {
@@ -82,30 +81,6 @@ class Converter {
 
   static std::string kind_of(const jit::Node& node) {
     return node.kind().toUnqualString();
-  }
-
-  // An operator without results checks something. An operator whose name ends with an
-  // underscore writes to an input.
-  static bool has_effect(const jit::Node& node) {
-    return node.outputs().empty() || kind_of(node).ends_with('_');
-  }
-
-  void find_live_nodes() {
-    std::vector<const jit::Node*> open{recorded_.return_node()};
-    for (const jit::Node* node : recorded_.nodes()) {
-      if (has_effect(*node)) {
-        open.push_back(node);
-      }
-    }
-    while (!open.empty()) {
-      const jit::Node* node = open.back();
-      open.pop_back();
-      if (live_.insert(node).second) {
-        for (const jit::Value* input : node->inputs()) {
-          open.push_back(input->node());
-        }
-      }
-    }
   }
 
   void convert_node(jit::Node& node) {
@@ -336,7 +311,6 @@ class Converter {
   pt2::Graph graph_;
   std::unordered_set<std::string> names_;
   std::unordered_map<const jit::Value*, std::string> tensors_;
-  std::unordered_set<const jit::Node*> live_;
   std::unordered_map<const jit::Value*, std::vector<std::string>> messages_;
   size_t num_outputs_ = 0;
   size_t num_constants_ = 0;
