@@ -62,30 +62,23 @@ TracedModel::TracedModel(
 }
 
 std::vector<at::Tensor> TracedModel::outputs(const ExportExample& batch) {
-  const ForwardInterception interception = intercept(lookup_all);
+  const RecordLookup none;
+  const ForwardInterception interception = intercept(none);
   return forward(batch);
 }
 
-template <class LookUp>
-ForwardInterception TracedModel::intercept(LookUp look_up) {
-  return ForwardInterception([this, look_up](
+ForwardInterception TracedModel::intercept(const RecordLookup& record_lookup) {
+  return ForwardInterception([this, &record_lookup](
                                  const auto& state,
                                  const auto& structure,
                                  const auto& features,
                                  const auto& weights) {
     check_has_all(structure, features);
     const PrecisionScope of_lookups(Precision::kFloat32);
-    return look_up(layer_of(state, structure), features, weights);
-  });
-}
-
-ForwardInterception TracedModel::intercept_records(
-    const RecordLookup& record_lookup) {
-  return intercept([this, &record_lookup](
-                       const ExportedLayer& layer,
-                       const Features& features,
-                       const Weights& weights) {
-    return record_lookups(layer, features, weights, record_lookup);
+    const ExportedLayer& layer = layer_of(state, structure);
+    return record_lookup == nullptr
+        ? lookup_all(layer, features, weights)
+        : record_lookups(layer, features, weights, record_lookup);
   });
 }
 
@@ -119,7 +112,7 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
     jit::Module& root,
     const ExportExample& example,
     const RecordLookup& record_lookup) {
-  const ForwardInterception interception = intercept_records(record_lookup);
+  const ForwardInterception interception = intercept(record_lookup);
   const auto graph = record_graph(
       flatten(example),
       [&](const auto& tensors) { return forward(unflatten(example, tensors)); },
@@ -145,7 +138,7 @@ std::shared_ptr<jit::Graph> TracedModel::record(
     const ExportExample& example,
     const RecordLookup& record_lookup,
     const Checks& checks) {
-  const ForwardInterception interception = intercept_records(record_lookup);
+  const ForwardInterception interception = intercept(record_lookup);
   return record_operators(
       weights,
       flatten(example),

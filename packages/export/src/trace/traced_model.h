@@ -76,10 +76,9 @@ class TracedModel {
   ExportedLayer& layer_of(
       const EmbeddingState& state,
       const Nest<FeatureConfig>& structure);
-  /// While the result lives, look_up(layer, features, weights) replaces the lookups.
-  template <class LookUp>
-  ForwardInterception intercept(LookUp look_up);
-  ForwardInterception intercept_records(const RecordLookup& record_lookup);
+  /// While the result lives, lookups read the rows in the file. If `record_lookup` is not
+  /// empty, it records them.
+  ForwardInterception intercept(const RecordLookup& record_lookup);
   Nest<at::Tensor> record_lookups(
       const ExportedLayer& layer,
       const Features& features,
