@@ -26,7 +26,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <variant>
@@ -378,10 +377,8 @@ void check_program(
 // Gives the placeholders the rows of the written file, so that the layer's own lookup
 // reads them.
 void fill_placeholders(const Source& source, const Pt2Program& program) {
-  std::unordered_map<std::string, at::Tensor> written;
-  for (const auto& [name, tensor] : program.state_dict()) {
-    written.emplace(name, tensor);
-  }
+  const auto state = program.state_dict();
+  const std::map<std::string, at::Tensor> written(state.begin(), state.end());
   for (const pt2::Weight& weight : source.weights) {
     if (weight.make) {
       weight.tensor.set_data(written.at(weight.name));

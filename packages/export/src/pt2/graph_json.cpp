@@ -7,6 +7,7 @@
 #include "src/common/check.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/strides.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <torch/version.h>
@@ -286,18 +287,14 @@ Json graph_json(const Graph& graph, const std::vector<Weight>& weights) {
 Json signature_json(const Graph& graph, const std::vector<Weight>& weights) {
   Json inputs = Json::array();
   for (size_t i = 0; i < weights.size(); ++i) {
-    const Json argument = tensor_json({graph.weights[i]});
-    if (weights[i].is_parameter) {
-      inputs.push_back(
-          {{"parameter",
-            {{"arg", argument}, {"parameter_name", weights[i].name}}}});
-    } else {
-      inputs.push_back(
-          {{"buffer",
-            {{"arg", argument},
-             {"buffer_name", weights[i].name},
-             {"persistent", true}}}});
+    const std::string kind = weights[i].is_parameter ? "parameter" : "buffer";
+    Json fields = {
+        {"arg", tensor_json({graph.weights[i]})},
+        {kind + "_name", weights[i].name}};
+    if (!weights[i].is_parameter) {
+      fields["persistent"] = true;
     }
+    inputs.push_back({{kind, std::move(fields)}});
   }
   for (const std::string& input : graph.inputs) {
     inputs.push_back({{"user_input", {{"arg", argument_json(input)}}}});
@@ -470,14 +467,12 @@ class GraphReader {
   }
 
   void read_input(const Json& spec, NamedGraph& result) const {
-    if (spec.contains("parameter")) {
-      const Json& weight = spec.at("parameter");
+    const std::string kind =
+        spec.contains("parameter") ? "parameter" : "buffer";
+    if (spec.contains(kind)) {
+      const Json& weight = spec.at(kind);
       result.graph.weights.push_back(read_tensor(weight.at("arg")).name);
-      result.weights.push_back(weight.at("parameter_name").get<std::string>());
-    } else if (spec.contains("buffer")) {
-      const Json& weight = spec.at("buffer");
-      result.graph.weights.push_back(read_tensor(weight.at("arg")).name);
-      result.weights.push_back(weight.at("buffer_name").get<std::string>());
+      result.weights.push_back(weight.at(kind + "_name").get<std::string>());
     } else if (spec.contains("user_input")) {
       const Json& argument = spec.at("user_input").at("arg");
       if (!argument.contains("as_tensor")) {
@@ -656,13 +651,11 @@ auto with_schema_errors(const std::string& where, const Read& read) {
 }  // namespace
 
 Json to_json(const at::Tensor& tensor, bool is_parameter) {
-  TensorMeta meta{.dtype = tensor.scalar_type()};
-  int64_t stride = 1;
-  for (int64_t axis = tensor.dim() - 1; axis >= 0; --axis) {
-    meta.sizes.emplace(meta.sizes.begin(), tensor.size(axis));
-    meta.strides.emplace(meta.strides.begin(), stride);
-    stride *= std::max<int64_t>(tensor.size(axis), 1);
-  }
+  const c10::DimVector strides = c10::contiguous_strides(tensor.sizes());
+  const TensorMeta meta{
+      .dtype = tensor.scalar_type(),
+      .sizes = {tensor.sizes().begin(), tensor.sizes().end()},
+      .strides = {strides.begin(), strides.end()}};
   return meta_json(meta, Graph(), is_parameter);
 }
 

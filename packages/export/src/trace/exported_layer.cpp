@@ -52,7 +52,7 @@ std::vector<size_t> find_features(
     const std::vector<std::string>& paths,
     const std::vector<std::string>& names,
     const std::string& where) {
-  std::vector<size_t> found;
+  std::set<size_t> found;
   for (const std::string& path : names) {
     const auto position = std::find(paths.begin(), paths.end(), path);
     TESSERA_CHECK_VALUE(
@@ -61,11 +61,9 @@ std::vector<size_t> find_features(
         where,
         shorten(path),
         join_names(paths));
-    found.push_back(static_cast<size_t>(position - paths.begin()));
+    found.insert(static_cast<size_t>(position - paths.begin()));
   }
-  std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
-  return found;
+  return {found.begin(), found.end()};
 }
 
 // Returns the rows of the keys in the bags. The table's own index finds the keys. The keys
