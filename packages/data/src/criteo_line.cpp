@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
 #include <vector>
 
@@ -145,10 +144,7 @@ const char* parse_category(const char* text, char separator, int64_t& value) {
 
 bool is_integer(std::string_view field) {
   int64_t value = 0;
-  const char* end = field.data() + field.size();
-  const auto [stop, error] = std::from_chars(field.data(), end, value);
-  return field.empty() ||
-      (error == std::errc() && stop == end && value != kMissing);
+  return field.empty() || (parse_whole(field, value) && value != kMissing);
 }
 
 bool is_category(std::string_view field) {

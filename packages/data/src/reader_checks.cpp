@@ -7,12 +7,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
 #include <clocale>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <system_error>
 #include <thread>
 
 namespace tessera::data {

@@ -5,6 +5,7 @@
 
 #include "src/common/check.h"
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -128,6 +130,15 @@ bool begins_zstd(std::string_view begin);
 /// Text from a file in a message. Long text is cut, and bytes that are not printable ASCII
 /// are escaped.
 std::string quote_text(std::string_view text);
+
+/// Parses a whole text as a number, as std::from_chars() does. Returns false for any other
+/// text.
+template <class Number>
+bool parse_whole(std::string_view text, Number& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end;
+}
 
 /// Parses a whole text as a float32, without spaces or a plus sign. A number that is too
 /// small for float32 is 0 or denormal. Returns false for any other text, and for a finite

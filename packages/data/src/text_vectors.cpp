@@ -49,12 +49,6 @@ std::string_view take_last_field(std::string_view& line) {
   return field;
 }
 
-bool parse_field(std::string_view field, int64_t& number) {
-  const char* end = field.data() + field.size();
-  const auto result = std::from_chars(field.data(), end, number);
-  return result.ec == std::errc() && result.ptr == end;
-}
-
 // Returns true if a field looks like a number, in any spelling. "inf" and "nan" are words.
 bool is_number(std::string_view field) {
   double number = 0;
@@ -165,8 +159,8 @@ class Parser {
     int64_t words = 0;
     int64_t dim = 0;
     if (expected_ || count_fields(line) != 2 ||
-        !parse_field(take_last_field(line), dim) ||
-        !parse_field(take_last_field(line), words) || dim < 1 || words < 0) {
+        !parse_whole(take_last_field(line), dim) ||
+        !parse_whole(take_last_field(line), words) || dim < 1 || words < 0) {
       return false;
     }
     TESSERA_CHECK_VALUE(

@@ -10,7 +10,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -55,10 +54,7 @@ bool parse_number(std::string_view field, Value& value) {
   if constexpr (std::is_same_v<Value, float>) {
     return parse_float(field, value) || parse_boolean(field, value);
   }
-  const char* end = field.data() + field.size();
-  const auto result = std::from_chars(field.data(), end, value);
-  return (result.ec == std::errc() && result.ptr == end) ||
-      parse_boolean(field, value);
+  return parse_whole(field, value) || parse_boolean(field, value);
 }
 
 using FloatText = std::array<char, 512>;
@@ -165,9 +161,7 @@ bool parse_in_style(
     return field == yes || field == no;
   }
   const std::string_view digits = field.substr(field.starts_with('-') ? 1 : 0);
-  const char* end = field.data() + field.size();
-  const auto result = std::from_chars(field.data(), end, value);
-  return result.ec == std::errc() && result.ptr == end && value != kMissing &&
+  return parse_whole(field, value) && value != kMissing &&
       (digits.front() != '0' || field == "0");
 }
 
@@ -175,9 +169,7 @@ bool parse_in_style(
     std::string_view field,
     const NumberStyle& style,
     float& value) {
-  const char* end = field.data() + field.size();
-  const auto result = std::from_chars(field.data(), end, value);
-  if (result.ec != std::errc() || result.ptr != end || std::isnan(value) ||
+  if (!parse_whole(field, value) || std::isnan(value) ||
       (value == 0 && field.starts_with('-'))) {
     return false;
   }
