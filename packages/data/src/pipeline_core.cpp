@@ -125,10 +125,10 @@ void PipelineCore::add_columns(Step& step) {
         use.outputs.empty() ? "" : ", ",
         shorten(step.output->name),
         step.readable.describe());
-    use.integers = use.integers && step.readable.integers;
-    use.floats = use.floats && step.readable.floats;
-    use.text = use.text && step.readable.text;
-    use.lists = use.lists && step.readable.lists;
+    use.readable.integers &= step.readable.integers;
+    use.readable.floats &= step.readable.floats;
+    use.readable.text &= step.readable.text;
+    use.readable.lists &= step.readable.lists;
   }
 }
 
@@ -143,30 +143,28 @@ void PipelineCore::check_types() {
         "[FeaturePipeline] `types` has the column '{}', which no output reads. Correct its name, or leave it out.",
         shorten(name));
     const ColumnUse& use = columns_[found->second];
-    const bool is_read = type == ColumnType::kText ? use.text
-        : type == ColumnType::kFloat32             ? use.floats
-                                                   : use.integers;
     TESSERA_CHECK_VALUE(
-        is_read,
+        use.readable.has(type),
         "[FeaturePipeline] column '{}' can't have {}: {}. Correct its type in `types`.",
         shorten(name),
         kind_of(type),
         use.outputs);
   }
   for (const auto& [name, position] : positions_) {
-    const ColumnUse& use = columns_[position];
+    const ReadableColumns& readable = columns_[position].readable;
     TESSERA_CHECK_VALUE(
-        use.integers || use.floats || use.text,
+        readable.integers || readable.floats || readable.text,
         "[FeaturePipeline] no column '{}' fits all its outputs: {}. Give the outputs different columns.",
         shorten(name),
-        use.outputs);
-    if (use.floats) {
+        columns_[position].outputs);
+    if (readable.floats) {
       continue;
     }
-    if (use.integers && use.text) {
+    if (readable.integers && readable.text) {
       hashed_.push_back(position);
     } else {
-      types_.emplace(name, use.text ? ColumnType::kText : ColumnType::kInt64);
+      types_.emplace(
+          name, readable.text ? ColumnType::kText : ColumnType::kInt64);
     }
   }
 }

@@ -29,10 +29,7 @@ namespace tessera::data {
 struct ColumnUse {
   std::string name = {};
   std::string outputs = {};  // for messages
-  bool integers = true;
-  bool floats = true;
-  bool text = true;
-  bool lists = true;
+  ReadableColumns readable = {true, true, true, true};
 };
 
 /// The columns of a batch as a PipelineCore reads them.

@@ -256,10 +256,10 @@ void IdsMemory::take_row_splits(std::span<const int64_t> row_splits) {
 }
 
 bool ReadableColumns::has(const ColumnView& column) const {
-  if (column.row_splits && !lists) {
-    return false;
-  }
-  const ColumnType type = column.type();
+  return has(column.type()) && (lists || !column.row_splits);
+}
+
+bool ReadableColumns::has(ColumnType type) const {
   return type == ColumnType::kText   ? text
       : type == ColumnType::kFloat32 ? floats
                                      : integers;

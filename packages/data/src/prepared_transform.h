@@ -118,6 +118,8 @@ struct ReadableColumns {
   bool text = false;
   bool lists = false;  // whether examples may have several values
 
+  /// Whether values of this type are read.
+  bool has(ColumnType type) const;
   bool has(const ColumnView& column) const;
   /// "integers or text", for messages.
   std::string describe() const;

@@ -147,9 +147,9 @@ std::vector<PipelineColumn> Pipeline::columns() const {
         {.name = use.name,
          .type = known != types.end()
              ? static_cast<PipelineColumn::Type>(known->second)
-             : use.floats ? PipelineColumn::Type::kNumbers
-                          : PipelineColumn::Type::kUnknown,
-         .takes_lists = use.lists});
+             : use.readable.floats ? PipelineColumn::Type::kNumbers
+                                   : PipelineColumn::Type::kUnknown,
+         .takes_lists = use.readable.lists});
   }
   return columns;
 }
