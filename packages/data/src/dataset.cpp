@@ -11,6 +11,7 @@
 #include <limits>
 #include <mutex>
 #include <numeric>
+#include <span>
 #include <vector>
 
 namespace tessera::data {
@@ -219,43 +220,6 @@ std::vector<int64_t> kept_rows(
   return {begin, begin + rows.numel()};
 }
 
-class FilterReader {
- public:
-  FilterReader(RowReader rows, const Predicate& predicate, int64_t first)
-      : predicate_(predicate), skipped_(first), rows_(std::move(rows)) {}
-
-  std::optional<RowRange> operator()(int64_t max_rows) {
-    while (used_ == kept_.size()) {
-      // Reads more rows than the caller wants, because only few of them may be kept.
-      constexpr int64_t kMinRows = 4096;
-      std::optional<RowRange> range = rows_(std::max(max_rows, kMinRows));
-      if (!range) {
-        return std::nullopt;
-      }
-      kept_.clear();
-      used_ = 0;
-      range_ = owned_range(take_rows(std::move(*range)));
-      kept_ = kept_rows(*range_.columns, predicate_);
-      used_ = static_cast<size_t>(std::min(skipped_, std::ssize(kept_)));
-      skipped_ -= static_cast<int64_t>(used_);
-    }
-    const size_t count =
-        std::min(static_cast<size_t>(max_rows), kept_.size() - used_);
-    RowRange result = owned_range(
-        gather_rows(range_, std::span(kept_).subspan(used_, count)));
-    used_ += count;
-    return result;
-  }
-
- private:
-  const Predicate& predicate_;  // of the stage
-  int64_t skipped_;  // kept rows that are still to be skipped
-  RowReader rows_;
-  RowRange range_;
-  std::vector<int64_t> kept_;  // rows of range_
-  size_t used_ = 0;
-};
-
 RowStagePtr map_stage(
     const RowStagePtr& input,
     const detail::MapFunction& map) {
@@ -348,74 +312,42 @@ struct Shuffle {
   std::atomic<int> one_block = -1;
 };
 
-class ShuffleReader {
- public:
-  ShuffleReader(std::shared_ptr<Shuffle> shuffle, int64_t epoch, int64_t first)
-      : shuffle_(std::move(shuffle)), epoch_(epoch) {
-    const int64_t buffer = shuffle_->options.buffer;
-    // The number of rows in block 0. Later blocks have `buffer` rows.
-    first_size_ = shuffle_->is_one_block(epoch)
-        ? buffer
-        : 1 + shuffle_->random(epoch, -1).below(buffer);
-    int64_t block_begin = 0;
-    if (first >= first_size_) {
-      block_ = 1 + (first - first_size_) / buffer;
-      block_begin = first_size_ + (block_ - 1) * buffer;
-    }
-    skipped_ = first - block_begin;
-    rows_ = shuffle_->input->open(epoch, block_begin);
+RowReader shuffle_reader(
+    const std::shared_ptr<Shuffle>& shuffle,
+    int64_t epoch,
+    int64_t first) {
+  const int64_t buffer = shuffle->options.buffer;
+  // The number of rows in block 0. Later blocks have `buffer` rows.
+  const int64_t first_size = shuffle->is_one_block(epoch)
+      ? buffer
+      : 1 + shuffle->random(epoch, -1).below(buffer);
+  int64_t block = 0;
+  int64_t block_begin = 0;
+  if (first >= first_size) {
+    block = 1 + (first - first_size) / buffer;
+    block_begin = first_size + (block - 1) * buffer;
   }
-
-  std::optional<RowRange> operator()(int64_t max_rows) {
-    if (used_ == order_.size() && !read_block()) {
+  const auto read_block = [=, rows = shuffle->input->open(epoch, block_begin)](
+                              int64_t) mutable -> std::optional<PickedRows> {
+    std::vector<RowRange> ranges;
+    const int64_t size =
+        read_ranges(rows, block == 0 ? first_size : buffer, ranges);
+    if (size == 0) {
       return std::nullopt;
     }
-    const size_t count =
-        std::min(static_cast<size_t>(max_rows), order_.size() - used_);
-    RowRange result = owned_range(
-        gather_rows(range_, std::span(order_).subspan(used_, count)));
-    used_ += count;
-    return result;
-  }
-
- private:
-  bool read_block() {
-    range_ = {};
-    order_.clear();
-    used_ = 0;
-    const int64_t size = block_ == 0 ? first_size_ : shuffle_->options.buffer;
-    std::vector<RowRange> ranges;
-    const int64_t rows = read_ranges(rows_, size, ranges);
-    if (rows <= skipped_) {
-      return false;
+    PickedRows picked{
+        .range = ranges.size() == 1 ? ranges.front()
+                                    : owned_range(copy_rows(ranges)),
+        .rows = std::vector<int64_t>(size)};
+    std::iota(picked.rows.begin(), picked.rows.end(), int64_t{0});
+    RandomStream random = shuffle->random(epoch, block++);
+    for (int64_t i = size - 1; i > 0; --i) {
+      std::swap(picked.rows[i], picked.rows[random.below(i + 1)]);
     }
-    range_ =
-        ranges.size() == 1 ? ranges.front() : owned_range(copy_rows(ranges));
-    shuffle(rows);
-    used_ = static_cast<size_t>(std::exchange(skipped_, 0));
-    ++block_;
-    return true;
-  }
-
-  void shuffle(int64_t rows) {
-    order_.resize(rows);
-    std::iota(order_.begin(), order_.end(), int64_t{0});
-    RandomStream random = shuffle_->random(epoch_, block_);
-    for (int64_t i = rows - 1; i > 0; --i) {
-      std::swap(order_[i], order_[random.below(i + 1)]);
-    }
-  }
-
-  std::shared_ptr<Shuffle> shuffle_;
-  int64_t epoch_;
-  int64_t first_size_;
-  int64_t block_ = 0;  // the next block to read
-  int64_t skipped_;  // rows to skip in that block
-  RowReader rows_;
-  RowRange range_;
-  std::vector<int64_t> order_;
-  size_t used_ = 0;  // rows of `order_`
-};
+    return picked;
+  };
+  return picked_rows(read_block, first - block_begin);
+}
 
 void check_count_argument(const char* function, int64_t count) {
   TESSERA_CHECK_VALUE(
@@ -484,6 +416,39 @@ int64_t read_ranges(
   return count - left;
 }
 
+RowReader picked_rows(
+    std::function<std::optional<PickedRows>(int64_t max_rows)> pick,
+    int64_t skipped) {
+  return [pick = std::move(pick),
+          skipped,
+          picked = PickedRows(),
+          used =
+              int64_t{0}](int64_t max_rows) mutable -> std::optional<RowRange> {
+    while (used == std::ssize(picked.rows)) {
+      picked = {};  // frees the rows before the next ones are read
+      used = 0;
+      // Reads more rows than the caller wants, because only few of them may be picked.
+      constexpr int64_t kMinRows = 4096;
+      std::optional<PickedRows> next = pick(std::max(max_rows, kMinRows));
+      if (!next) {
+        return std::nullopt;
+      }
+      picked = std::move(*next);
+      used = std::min(skipped, std::ssize(picked.rows));
+      skipped -= used;
+    }
+    const int64_t count = std::min(max_rows, std::ssize(picked.rows) - used);
+    const auto rows = std::span(picked.rows).subspan(used, count);
+    used += count;
+    if (std::ssize(picked.rows) == picked.range.count &&
+        std::ranges::is_sorted(rows) &&
+        rows.back() - rows.front() == count - 1) {
+      return part_of(picked.range, rows.front(), count);
+    }
+    return owned_range(gather_rows(picked.range, rows));
+  };
+}
+
 void scan_rows(
     const Dataset& dataset,
     c10::function_ref<void(const RowRange&, int64_t)> use) {
@@ -519,7 +484,7 @@ Dataset Dataset::shuffle(const detail::ShuffleOptions& options) const {
       options.buffer);
   const std::shared_ptr<Shuffle> shuffle(new Shuffle{stage_, options});
   const auto open = [shuffle](int64_t epoch, int64_t first) {
-    return ShuffleReader(shuffle, epoch, first);
+    return shuffle_reader(shuffle, epoch, first);
   };
   return Dataset(make_stage({open, stage_->size, /*has_fixed_order=*/false}));
 }
@@ -552,7 +517,16 @@ Dataset Dataset::filter(
       "[Dataset] filter() expected a predicate, but got an empty function.");
   const auto open = [input = stage_, predicate = std::move(predicate)](
                         int64_t epoch, int64_t first) {
-    return FilterReader(input->open(epoch, 0), predicate, first);
+    const auto pick = [&predicate, rows = input->open(epoch, 0)](
+                          int64_t max_rows) -> std::optional<PickedRows> {
+      std::optional<RowRange> range = rows(max_rows);
+      if (!range) {
+        return std::nullopt;
+      }
+      const RowRange owned = owned_range(take_rows(std::move(*range)));
+      return PickedRows{owned, kept_rows(*owned.columns, predicate)};
+    };
+    return picked_rows(pick, first);
   };
   const auto size = [] { return std::nullopt; };
   return Dataset(make_stage({open, size, stage_->has_fixed_order}));

@@ -15,9 +15,9 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace tessera::data {
@@ -77,98 +77,54 @@ std::optional<int64_t> first_at(long double time, bool is_float) {
 // The part of each row of a stage.
 using RowParts = std::vector<uint8_t>;
 
-// The rows of one part.
-struct SelectedRows {
-  int64_t num_rows() const {
-    return static_cast<int64_t>(parts->size());
+// Reads the rows of one part, in their order, without the first `skipped` ones. `input`
+// has as many rows as `parts`.
+RowReader read_part(
+    const RowStagePtr& input,
+    const std::shared_ptr<const RowParts>& parts,
+    uint8_t part,
+    int64_t epoch,
+    int64_t skipped) {
+  const auto is_in_part = [=](int64_t row) { return (*parts)[row] == part; };
+  // The rows to read end with a row of the part.
+  int64_t end = std::ssize(*parts);
+  while (end > 0 && !is_in_part(end - 1)) {
+    --end;
   }
-  bool has(int64_t row) const {
-    return (*parts)[row] == part;
+  int64_t row = 0;
+  for (; row < end && (skipped > 0 || !is_in_part(row)); ++row) {
+    skipped -= is_in_part(row) ? 1 : 0;
   }
-
-  RowStagePtr input;  // has as many rows as `parts`
-  std::shared_ptr<const RowParts> parts;
-  uint8_t part;
-};
-
-// Reads the rows of one part, in their order.
-class SelectReader {
- public:
-  SelectReader(SelectedRows selected, int64_t epoch, int64_t first)
-      : selected_(std::move(selected)) {
-    int64_t skipped = 0;
-    for (; row_ < selected_.num_rows() &&
-         (skipped < first || !selected_.has(row_));
-         ++row_) {
-      skipped += selected_.has(row_) ? 1 : 0;
+  const auto pick = [=,
+                     rows = row < end ? input->open(epoch, row) : RowReader()](
+                        int64_t max_rows) mutable -> std::optional<PickedRows> {
+    if (row == end) {
+      return std::nullopt;
     }
-    if (row_ < selected_.num_rows()) {
-      rows_ = selected_.input->open(epoch, row_);
-    }
-    end_ = row_;
-  }
-
-  std::optional<RowRange> operator()(int64_t max_rows) {
-    while (true) {
-      if (row_ == end_ || left_ > max_rows) {
-        find_end(max_rows);
-      }
-      if (left_ == 0) {
-        return std::nullopt;
-      }
-      const std::optional<RowRange> range = rows_(end_ - row_);
-      TESSERA_CHECK_VALUE(
-          range.has_value(),
-          "[Dataset] expected {} examples before the split, as when it was made, but got {}. Do not change the files while they are read.",
-          selected_.num_rows(),
-          row_);
-      std::vector<int64_t> kept;
-      for (int64_t i = 0; i < range->count; ++i) {
-        if (selected_.has(row_ + i)) {
-          kept.push_back(i);
-        }
-      }
-      const auto count = std::ssize(kept);
-      row_ += range->count;
-      left_ -= count;
-      if (count == range->count) {
-        return range;
-      }
-      if (count > 0) {
-        return owned_range(gather_rows(*range, kept));
+    const std::optional<RowRange> range = rows(std::min(max_rows, end - row));
+    TESSERA_CHECK_VALUE(
+        range.has_value(),
+        "[Dataset] expected {} examples before the split, as when it was made, but got {}. Do not change the files while they are read.",
+        parts->size(),
+        row);
+    PickedRows picked{.range = *range};
+    for (int64_t i = 0; i < range->count; ++i) {
+      if (is_in_part(row + i)) {
+        picked.rows.push_back(i);
       }
     }
-  }
-
- private:
-  // Finds the rows to read next, which end with a row of the part.
-  void find_end(int64_t max_rows) {
-    end_ = row_;
-    left_ = 0;
-    const int64_t limit = std::max(max_rows, kScanRows);
-    for (int64_t row = row_; row < selected_.num_rows() && left_ < max_rows &&
-         (left_ == 0 || row - row_ < limit);
-         ++row) {
-      if (selected_.has(row)) {
-        ++left_;
-        end_ = row + 1;
-      }
-    }
-  }
-
-  SelectedRows selected_;
-  int64_t row_ = 0;  // the next row of the input
-  int64_t end_ = 0;  // the end of the rows to read next, if left_ > 0
-  int64_t left_ = 0;  // how many of these rows are in the part
-  RowReader rows_;
-};
+    row += range->count;
+    return picked;
+  };
+  return picked_rows(pick, /*skipped=*/0);
+}
 
 DatasetSplit make_split(const Dataset& dataset, RowParts parts) {
   const auto shared = std::make_shared<const RowParts>(std::move(parts));
   const auto make = [&](uint8_t part) {
     const RowStagePtr input = DatasetAccess::stage(dataset);
     const auto open = [=](int64_t epoch, int64_t first) {
-      return SelectReader({input, shared, part}, epoch, first);
+      return read_part(input, shared, part, epoch, first);
     };
     const auto size = [count = std::ranges::count(*shared, part)] {
       return count;
@@ -347,31 +303,29 @@ DatasetSplit split(const Dataset& dataset, const LeaveOneOut& by) {
   const ExampleColumn user_column{kName, by.user};
   const ExampleColumn time_column{kName, by.time};
   Times times;
-  std::variant<UserEnds<int64_t>, UserEnds<std::string>> users;
+  // One of the maps is empty.
+  std::tuple<UserEnds<int64_t>, UserEnds<std::string>> users;
   scan_rows(dataset, [&](const RowRange& range, int64_t first) {
     times.add(time_column, range, first);
     user_column.visit_users(
         range, first, [&]<class T>(int64_t i, const T& user) {
-          if (!std::holds_alternative<UserEnds<T>>(users)) {
-            users.template emplace<UserEnds<T>>();
-          }
           std::get<UserEnds<T>>(users)[user].add(
               times.values[first + i], first + i);
         });
   });
   RowParts parts(times.values.size(), kTrainPart);
   bool is_any_left_out = parts.empty();
-  std::visit(
-      [&](const auto& ends) {
-        for (const auto& [user, end] : ends) {
-          if (end.examples >= by.min_examples) {
-            parts[end.last.second] = kTestPart;
-            parts[end.before.second] = kValidationPart;
-            is_any_left_out = true;
-          }
-        }
-      },
-      users);
+  const auto leave_out = [&](const auto& ends) {
+    for (const auto& [user, end] : ends) {
+      if (end.examples >= by.min_examples) {
+        parts[end.last.second] = kTestPart;
+        parts[end.before.second] = kValidationPart;
+        is_any_left_out = true;
+      }
+    }
+  };
+  leave_out(std::get<0>(users));
+  leave_out(std::get<1>(users));
   TESSERA_CHECK_VALUE(
       is_any_left_out,
       "[{}] no user in column '{}' has min_examples = {} examples or more, so validation and test would be empty. Pass more examples, or another column.",

@@ -48,6 +48,18 @@ int64_t read_ranges(
     int64_t count,
     std::vector<RowRange>& ranges);
 
+/// Different rows of a range, by their numbers in it.
+struct PickedRows {
+  RowRange range = {};
+  std::vector<int64_t> rows = {};
+};
+
+/// Reads the rows that `pick` returns, without the first `skipped` ones. `pick` reads up to
+/// `max_rows` rows to pick from, or as many as it needs, and returns nullopt at the end.
+RowReader picked_rows(
+    std::function<std::optional<PickedRows>(int64_t max_rows)> pick,
+    int64_t skipped);
+
 /// The batches of the rows of a stage.
 std::shared_ptr<const BatchStage> batch_stage(
     RowStagePtr rows,
