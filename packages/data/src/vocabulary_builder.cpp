@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <tuple>
 #include <unordered_map>
 
 namespace tessera::data {
@@ -58,22 +59,19 @@ std::vector<ValueOf<Map>> most_frequent(
 
 }  // namespace
 
-struct VocabularyBuilder::Counts {
-  // std::monostate until the first column determines the type.
-  std::variant<std::monostate, IntegerCounts, TextCounts> values;
-
+// One of the maps is empty.
+struct VocabularyBuilder::Counts : std::tuple<IntegerCounts, TextCounts> {
   template <class Map>
   Map& as(const std::string& where) {
-    if (std::holds_alternative<std::monostate>(values)) {
-      values.emplace<Map>();
-    }
+    constexpr bool is_text = std::same_as<Map, TextCounts>;
+    using Other = std::conditional_t<is_text, IntegerCounts, TextCounts>;
     TESSERA_CHECK_TYPE(
-        std::holds_alternative<Map>(values),
+        std::get<Other>(*this).empty(),
         "{} expected {} like the values before, but got {}. Use one builder for each column.",
         where,
-        std::same_as<Map, TextCounts> ? "integers" : "text",
-        std::same_as<Map, TextCounts> ? "text" : "integers");
-    return std::get<Map>(values);
+        is_text ? "integers" : "text",
+        is_text ? "text" : "integers");
+    return std::get<Map>(*this);
   }
 };
 
@@ -122,36 +120,30 @@ void VocabularyBuilder::add(const Column& column) {
 
 void VocabularyBuilder::merge(const VocabularyBuilder& other) {
   Counts& own = this->counts();
-  std::visit(
-      [&]<class Map>(const Map& added) {
-        if constexpr (!std::same_as<Map, std::monostate>) {
-          Map& counts = own.as<Map>(where());
-          // If a builder is merged with itself, the loop below would change the map that
-          // it reads.
-          if (&counts == &added) {
-            for (auto& [value, count] : counts) {
-              count *= 2;
-            }
-            return;
-          }
-          for (const auto& [value, count] : added) {
-            counts[value] += count;
-          }
-        }
-      },
-      other.counts().values);
+  const auto merge_map = [&]<class Map>(const Map& added) {
+    if (added.empty()) {
+      return;
+    }
+    Map& counts = own.as<Map>(where());
+    // If a builder is merged with itself, the loop below would change the map that it
+    // reads.
+    if (&counts == &added) {
+      for (auto& [value, count] : counts) {
+        count *= 2;
+      }
+      return;
+    }
+    for (const auto& [value, count] : added) {
+      counts[value] += count;
+    }
+  };
+  merge_map(std::get<IntegerCounts>(other.counts()));
+  merge_map(std::get<TextCounts>(other.counts()));
 }
 
 int64_t VocabularyBuilder::size() const {
-  return std::visit(
-      []<class Map>(const Map& counts) {
-        if constexpr (std::same_as<Map, std::monostate>) {
-          return int64_t{0};
-        } else {
-          return std::ssize(counts);
-        }
-      },
-      this->counts().values);
+  return std::ssize(std::get<IntegerCounts>(counts())) +
+      std::ssize(std::get<TextCounts>(counts()));
 }
 
 transforms::Vocabulary VocabularyBuilder::finish(
@@ -167,13 +159,12 @@ transforms::Vocabulary VocabularyBuilder::finish(
       where(),
       limits.max_size.value_or(1));
   transforms::Vocabulary vocabulary;
-  std::visit(
-      [&]<class Map>(const Map& counts) {
-        if constexpr (!std::same_as<Map, std::monostate>) {
-          vocabulary.values = most_frequent(counts, limits);
-        }
-      },
-      this->counts().values);
+  if (const auto& texts = std::get<TextCounts>(counts()); !texts.empty()) {
+    vocabulary.values = most_frequent(texts, limits);
+  } else {
+    vocabulary.values =
+        most_frequent(std::get<IntegerCounts>(counts()), limits);
+  }
   const bool is_empty = std::visit(
       [](const auto& values) { return values.empty(); }, vocabulary.values);
   TESSERA_CHECK_VALUE(
