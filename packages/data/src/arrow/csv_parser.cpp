@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "packages/data/src/reader_checks.h"
+#include "packages/data/src/row_range.h"
 #include "src/common/text.h"
 
 #include <ATen/ops/tensor.h>
@@ -138,8 +139,8 @@ void visit_values_of(std::string_view field, char delimiter, Visit&& visit) {
 // The problems by row. A row with several problems keeps that of its first column.
 using Problems = std::map<int64_t, RowProblem>;
 
-// Converts the fields of a column. Skips the rows in `problems`. Rows whose values are
-// of another type are added to `problems`.
+// Converts the fields of a column. Rows whose values are of another type are added to
+// `problems`.
 class ColumnParser {
  public:
   ColumnParser(
@@ -152,9 +153,6 @@ class ColumnParser {
         problems_(problems),
         is_list_(request.list_delimiter != '\0'),
         has_missing_numbers_(has_number(options.missing_values)) {
-    for (const auto& [row, problem] : problems) {
-      skipped_.push_back(row);
-    }
     if (is_list_) {
       splits_.reserve(rows + 1);
       splits_.push_back(0);
@@ -168,10 +166,6 @@ class ColumnParser {
   }
 
   void add(int64_t row, std::string_view field) {
-    if (next_skipped_ < skipped_.size() && skipped_[next_skipped_] == row) {
-      ++next_skipped_;
-      return;
-    }
     std::visit(
         [&](auto& values) {
           visit_values_of(
@@ -305,8 +299,6 @@ class ColumnParser {
   Problems& problems_;
   bool is_list_;
   bool has_missing_numbers_;
-  std::vector<int64_t> skipped_;
-  size_t next_skipped_ = 0;
   std::variant<
       std::vector<int64_t>,
       std::vector<float>,
@@ -315,29 +307,32 @@ class ColumnParser {
   std::vector<int64_t> splits_;
 };
 
+// Returns the rows without problems.
 Columns parse_columns(
     const CsvOptions& options,
     const CsvFile& file,
     const std::vector<ColumnRequest>& requests,
     const FieldRows& rows,
     Problems& problems) {
-  const bool is_second_parse = !problems.empty();
   Columns columns;
   for (size_t i = 0; i < requests.size(); ++i) {
-    Problems none;
-    ColumnParser parser(
-        options, requests[i], is_second_parse ? problems : none, rows.rows);
+    ColumnParser parser(options, requests[i], problems, rows.rows);
     visit_fields_of(
         rows, file.positions[i], [&](int64_t row, std::string_view field) {
           parser.add(row, field);
         });
-    problems.merge(none);  // keeps the problem of an earlier column
-    Column column = parser.finish();
-    if (is_second_parse || problems.empty()) {
-      columns.add(requests[i].name, std::move(column));
+    columns.add(requests[i].name, parser.finish());
+  }
+  if (problems.empty()) {
+    return columns;
+  }
+  std::vector<int64_t> kept;
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    if (!problems.contains(row)) {
+      kept.push_back(row);
     }
   }
-  return columns;
+  return gather_rows(owned_range(std::move(columns)), kept);
 }
 
 // Joins ragged rows, rows with other problems and broken rows, in the order of the file.
@@ -413,9 +408,6 @@ ParsedBlock parse_csv_block(
   const FieldRows rows = split_rows(options, file, block);
   Problems problems;
   Columns columns = parse_columns(options, file, requests, rows, problems);
-  if (!problems.empty()) {  // parses again, without the malformed rows
-    columns = parse_columns(options, file, requests, rows, problems);
-  }
   return {
       .columns = std::move(columns),
       .examples = rows.rows - std::ssize(problems),
