@@ -2,6 +2,7 @@
 #include <tessera/models/fold_in.h>
 
 #include "packages/models/src/jagged_attention.h"
+#include "packages/models/src/loss_inputs.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
@@ -38,11 +39,7 @@ void check_option(const char* name, double value, bool may_be_zero) {
 }
 
 void check_dense_floats(const at::Tensor& tensor, const char* name) {
-  TESSERA_CHECK_TYPE(
-      at::isFloatingType(tensor.scalar_type()),
-      "[FoldIn] {} must be floats, but got {}. Convert them with to(torch::kFloat).",
-      name,
-      describe(tensor));
+  check_loss_floats(tensor, name, "[FoldIn]");
   TESSERA_CHECK_VALUE(
       tensor.device().is_cpu() && tensor.layout() == at::kStrided,
       "[FoldIn] {} must be dense and on the CPU, but got {}. Convert them with to_dense() and to(torch::kCPU).",

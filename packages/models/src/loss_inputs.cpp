@@ -98,7 +98,10 @@ at::Tensor reduce_losses(
     const at::Tensor& weights,
     LossReduction reduction) {
   const at::Tensor total =
-      (weights.defined() ? losses * weights.expand_as(losses) : losses).sum();
+      (weights.defined()
+           ? losses * weights.to(losses.scalar_type()).expand_as(losses)
+           : losses)
+          .sum();
   return reduction == LossReduction::kSum
       ? total
       : total / static_cast<double>(std::max<int64_t>(1, losses.numel()));

@@ -71,7 +71,6 @@ CheckedLists check_lists(
         lists.scores,
         is_per_item ? lists.scores.sizes() : at::IntArrayRef{queries},
         where);
-    weights = weights.to(lists.scores.scalar_type());
     weights = is_per_item ? weights : weights.unsqueeze(1);
   }
   const at::Tensor left_out = is_item.logical_not();

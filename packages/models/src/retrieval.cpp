@@ -186,12 +186,9 @@ at::Tensor RetrievalImpl::forward(
     scores = at::cat({positive.unsqueeze(1), negatives}, 1);
   }
 
-  at::Tensor losses = at::logsumexp(scores, 1) - positive;  // [batch]
-  if (batch.sample_weights.defined()) {
-    losses = losses * batch.sample_weights.to(losses.dtype());
-  }
+  const at::Tensor losses = at::logsumexp(scores, 1) - positive;  // [batch]
   const at::Tensor loss =
-      options().reduction == LossReduction::kSum ? losses.sum() : losses.mean();
+      reduce_losses(losses, batch.sample_weights, options().reduction);
   TESSERA_CHECK_VALUE(
       all_finite(loss),
       "[Retrieval] the loss must be finite, but the scores, the losses or their weights exceed the range of {}: the loss is {}. Scale the vectors or the weights down, or raise the temperature.",

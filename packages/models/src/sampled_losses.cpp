@@ -131,16 +131,6 @@ at::Tensor corrected(
   return scores - probability.to(at::kDouble).log().to(scores.scalar_type());
 }
 
-at::Tensor batch_loss(
-    const at::Tensor& losses,
-    const SampledScores& scores,
-    LossReduction reduction) {
-  const at::Tensor weights = scores.weights.defined()
-      ? scores.weights.to(losses.scalar_type())
-      : at::Tensor();
-  return reduce_losses(losses, weights, reduction);
-}
-
 // Returns the mean of each example over its negatives without accidental hits, [batch].
 at::Tensor mean_over_negatives(
     const at::Tensor& losses,
@@ -165,9 +155,9 @@ at::Tensor bpr_loss(
       hits.defined() ? scores.negative.masked_fill(hits, 0.0) : scores.negative;
   const at::Tensor margin =
       (scores.positive.unsqueeze(1) - negative) / options.temperature;
-  return batch_loss(
+  return reduce_losses(
       mean_over_negatives(stable_softplus(-margin), hits),
-      scores,
+      scores.weights,
       options.reduction);
 }
 
@@ -200,9 +190,9 @@ at::Tensor cosine_contrastive_loss(
   }
   const at::Tensor too_near =
       mean_over_negatives((negative - options.margin).clamp_min(0.0), hits);
-  return batch_loss(
+  return reduce_losses(
       1.0 - scores.positive + options.negative_weight * too_near,
-      scores,
+      scores.weights,
       options.reduction);
 }
 
@@ -222,9 +212,9 @@ at::Tensor warp_loss(
       options.margin);
   const at::Tensor hits = checked_hits(scores, where);
   if (scores.negative.size(1) == 0) {
-    return batch_loss(
+    return reduce_losses(
         scores.positive * 0.0 + scores.negative.sum(1),
-        scores,
+        scores.weights,
         options.reduction);
   }
   const at::Tensor distance =
@@ -250,7 +240,7 @@ at::Tensor warp_loss(
   const at::Tensor losses =
       (rank_loss.to(distance.scalar_type()) * distance.gather(1, first))
           .masked_fill(has_violation.eq(0), 0.0);
-  return batch_loss(losses.squeeze(1), scores, options.reduction);
+  return reduce_losses(losses.squeeze(1), scores.weights, options.reduction);
 }
 
 at::Tensor sampled_softmax_loss(
@@ -290,7 +280,7 @@ at::Tensor sampled_softmax_loss(
   }
   const at::Tensor sums =
       at::logsumexp(at::cat({positive.unsqueeze(1), negative}, 1), 1);
-  return batch_loss(sums - positive, scores, options.reduction);
+  return reduce_losses(sums - positive, scores.weights, options.reduction);
 }
 
 }  // namespace tessera
