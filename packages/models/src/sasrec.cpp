@@ -77,16 +77,11 @@ constexpr const char* kPositions[] = {"first", "last", "none"};
 
 // Returns 0, 1, ... for the positions of each sequence, or ..., 1, 0.
 at::Tensor positions_of(const at::Tensor& splits, bool from_last) {
-  const int64_t* data = splits.const_data_ptr<int64_t>();
-  const int64_t batch = splits.size(0) - 1;
-  at::Tensor positions = at::empty({data[batch]}, at::kLong);
-  auto* out = positions.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < batch; ++i) {
-    for (int64_t at = data[i]; at < data[i + 1]; ++at) {
-      out[at] = from_last ? data[i + 1] - 1 - at : at - data[i];
-    }
-  }
-  return positions;
+  const at::Tensor lengths = splits.diff();
+  const at::Tensor ends = splits.slice(0, 1).repeat_interleave(lengths);
+  const at::Tensor from_end = ends - 1 - at::arange(ends.size(0), at::kLong);
+  return from_last ? from_end
+                   : lengths.repeat_interleave(lengths) - 1 - from_end;
 }
 
 void check_items(const at::Tensor& ids, const char* name, int64_t count) {
