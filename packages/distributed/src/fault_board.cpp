@@ -109,20 +109,13 @@ FaultReports FaultBoard::exchange(
   has_reported_ = true;
   auto shared = std::make_shared<Shared>();
   shared->reports.of.resize(hosts_.size());
-  std::promise<void> done;
-  const std::future<void> is_done = done.get_future();
   const auto end = Clock::now() + time;
-  std::thread([=,
-               store = store_,
-               rank = rank_,
-               done = std::move(done)]() mutable {
-    try {
-      ask_store(*store, rank, report, end, *shared);
-    } catch (const std::exception&) {
-      // The store does not answer, because it has ended with its rank.
-    }
-    done.set_value();
-  }).detach();
+  std::packaged_task<void()> task([=, store = store_, rank = rank_] {
+    ask_store(*store, rank, report, end, *shared);
+  });
+  // Also ready after an error of a store that has ended with its rank.
+  const std::future<void> is_done = task.get_future();
+  std::thread(std::move(task)).detach();
   constexpr milliseconds kToWrite{100};
   is_done.wait_until(end + kToWrite);
   const std::lock_guard lock(shared->mutex);

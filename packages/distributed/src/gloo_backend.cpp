@@ -566,19 +566,11 @@ c10::intrusive_ptr<c10d::Backend> connect_in_time(
     const GlooBackendOptions& options,
     const World& world) {
   constexpr milliseconds kSlack{1500};
-  auto progress = std::make_shared<Progress>();
-  std::promise<c10::intrusive_ptr<c10d::Backend>> promise;
-  auto backend = promise.get_future();
-  std::thread([options,
-               world,
-               progress,
-               promise = std::move(promise)]() mutable {
-    try {
-      promise.set_value(connect(options, world, *progress));
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-    }
-  }).detach();
+  const auto progress = std::make_shared<Progress>();
+  std::packaged_task<c10::intrusive_ptr<c10d::Backend>()> task(
+      [=] { return connect(options, world, *progress); });
+  auto backend = task.get_future();
+  std::thread(std::move(task)).detach();
   std::string reason;
   if (backend.wait_for(options.timeout + kSlack) == std::future_status::ready) {
     try {
