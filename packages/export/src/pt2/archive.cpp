@@ -51,24 +51,6 @@ constexpr std::array<FixedRecord, 3> kFixedRecords = {{
     {"byteorder", "little"},
 }};
 
-// The maximum number of values that a file may describe.
-constexpr size_t kMaxValues = 100'000;
-
-at::ScalarType dtype_from_name(
-    const std::string& name,
-    const std::string& where) {
-  const auto dtypes = file_dtypes();
-  const auto found = std::ranges::find(dtypes, name, [](const FileDtype& each) {
-    return std::string(c10::toString(each.dtype));
-  });
-  TESSERA_CHECK_VALUE(
-      found != dtypes.end(),
-      "{} expected a dtype, but got '{}'. The file is damaged, or another program wrote it.",
-      where,
-      shorten(name));
-  return found->dtype;
-}
-
 // The bytes of a file that torch.load(weights_only=True) reads as ((tensors...), {}):
 // the arguments and keyword arguments of a call. AOTInductor needs this file.
 // Source:  torch/serialization.py. LibTorch's pickle_save() writes a dict that
@@ -113,38 +95,17 @@ std::string sample_inputs_file(const std::vector<at::Tensor>& inputs) {
   return file;
 }
 
-// The inputs or the outputs of a signature as JSON for the file.
-Json signature_json(const std::vector<Pt2Value>& values) {
-  return converted(values, [](const Pt2Value& value) {
-    const auto shape = converted(value.shape, [](const auto& size) {
-      return size ? Json(*size) : Json(nullptr);
-    });
-    return Json{
-        {"name", value.name},
-        {"path", value.path},
-        {"part", value.part},
-        {"dtype", c10::toString(value.dtype)},
-        {"shape", shape}};
+// A value of the signature as JSON for the file.
+Json value_json(const Pt2Value& value) {
+  const auto shape = converted(value.shape, [](const auto& size) {
+    return size ? Json(*size) : Json(nullptr);
   });
-}
-
-// Errors:  c10::ValueError for an unknown dtype and for sizes that are not integers;
-//          Json::exception for missing fields.
-std::vector<Pt2Value> signature_from_json(
-    const Json& list,
-    const std::string& where) {
-  const auto size_of = [&](const Json& size) {
-    return size.is_null() ? std::nullopt
-                          : std::make_optional(integer_from_json(size, where));
-  };
-  return converted(list, [&](const Json& json) {
-    return Pt2Value{
-        .name = json.at("name").get<std::string>(),
-        .path = json.at("path").get<std::string>(),
-        .part = json.at("part").get<std::string>(),
-        .dtype = dtype_from_name(json.at("dtype").get<std::string>(), where),
-        .shape = converted(json.at("shape"), size_of)};
-  });
+  return {
+      {"name", value.name},
+      {"path", value.path},
+      {"part", value.part},
+      {"dtype", c10::toString(value.dtype)},
+      {"shape", shape}};
 }
 
 // Writes records and collects their checksums.
@@ -201,8 +162,8 @@ void write_records(
   }
   const Json values = {
       {"version", kValuesVersion},
-      {"inputs", signature_json(archive.signature.inputs)},
-      {"outputs", signature_json(archive.signature.outputs)},
+      {"inputs", converted(archive.signature.inputs, value_json)},
+      {"outputs", converted(archive.signature.outputs, value_json)},
       {"checksums", writer.checksums()}};
   const std::string text = values.dump();
   writer.add(kValues, text);
@@ -373,24 +334,31 @@ std::vector<Pt2Value> read_values(
     const Graph& graph,
     const RecordReader& reader) {
   const Json& list = reader.values().at(key);
-  if (list.size() > kMaxValues || list.size() != names.size()) {
+  if (list.size() != names.size()) {
     reader.refuse(fmt::format("a description of {} values", names.size()));
   }
-  std::vector<Pt2Value> values = signature_from_json(list, reader.where());
-  for (size_t i = 0; i < values.size(); ++i) {
-    const Pt2Value& value = values[i];
-    if (value.name != names[i]) {
+  std::vector<Pt2Value> values;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Json& json = list.at(i);
+    const auto name = json.at("name").get<std::string>();
+    if (name != names[i]) {
       reader.refuse(fmt::format(
-          "a value '{}', but got '{}'",
-          shorten(names[i]),
-          shorten(value.name)));
+          "a value '{}', but got '{}'", shorten(names[i]), shorten(name)));
     }
-    const auto meta = graph.tensors.find(value.name);
-    if (meta == graph.tensors.end() || meta->second.dtype != value.dtype ||
-        shape_of(meta->second) != value.shape) {
+    values.push_back(
+        {.name = name,
+         .path = json.at("path").get<std::string>(),
+         .part = json.at("part").get<std::string>()});
+    const bool has_type = graph.tensors.contains(name);
+    if (has_type) {
+      add_type(values[i], graph);
+    }
+    const Json expected = value_json(values[i]);
+    if (!has_type || json.at("dtype") != expected["dtype"] ||
+        json.at("shape") != expected["shape"]) {
       reader.refuse(fmt::format(
           "a description of '{}' with the type and the shape that the graph has",
-          shorten(value.name)));
+          shorten(name)));
     }
   }
   return values;
@@ -398,8 +366,10 @@ std::vector<Pt2Value> read_values(
 
 }  // namespace
 
-std::vector<std::optional<int64_t>> shape_of(const TensorMeta& meta) {
-  return converted(meta.sizes, [](const Polynomial& size) {
+void add_type(Pt2Value& value, const Graph& graph) {
+  const TensorMeta& meta = graph.tensors.at(value.name);
+  value.dtype = meta.dtype;
+  value.shape = converted(meta.sizes, [](const Polynomial& size) {
     return size.is_constant() ? std::make_optional(size.constant())
                               : std::nullopt;
   });

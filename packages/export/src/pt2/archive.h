@@ -9,9 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +23,8 @@ struct Archive {
   Pt2Signature signature = {};
 };
 
-/// The sizes as a Pt2Value has them: nullopt for those that depend on the batch.
-std::vector<std::optional<int64_t>> shape_of(const TensorMeta& meta);
+/// Sets the dtype and the shape of a value to those of its tensor in the graph.
+void add_type(Pt2Value& value, const Graph& graph);
 
 /// Writes the archive. Each weight goes from its memory to the file, so contiguous
 /// weights are not copied. A tensor from Weight::make is freed before the next one is made.

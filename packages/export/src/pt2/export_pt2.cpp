@@ -216,11 +216,6 @@ std::vector<exporting::ValueSource> batch_sources(
   return sources;
 }
 
-void add_type(Pt2Value& value, const pt2::TensorMeta& meta) {
-  value.dtype = meta.dtype;
-  value.shape = pt2::shape_of(meta);
-}
-
 // The base values of the symbols. They differ, so that records tell the symbols apart.
 std::vector<int64_t> base_sizes(size_t count) {
   std::vector<int64_t> sizes;
@@ -276,16 +271,15 @@ pt2::Archive make_archive(
        .where = kPt2Where});
   archive.weights = std::move(records[0].weights);
   for (Pt2Value& input : archive.signature.inputs) {
-    add_type(input, archive.graph.tensors.at(input.name));
+    pt2::add_type(input, archive.graph);
   }
   for (size_t i = 0; i < archive.graph.outputs.size(); ++i) {
-    const std::string& name = archive.graph.outputs[i];
     archive.signature.outputs.push_back(
-        {.name = name,
+        {.name = archive.graph.outputs[i],
          .path = source.output_names.empty() ? fmt::format("output_{}", i)
                                              : source.output_names[i],
          .part = source.output_part});
-    add_type(archive.signature.outputs.back(), archive.graph.tensors.at(name));
+    pt2::add_type(archive.signature.outputs.back(), archive.graph);
   }
   return archive;
 }
