@@ -6,6 +6,7 @@
 #include "packages/formats/src/tensor_bytes.h"
 #include "src/common/check.h"
 
+#include <ATen/TensorGeometry.h>
 #include <c10/util/Exception.h>
 #include <c10/util/strides.h>
 #include <fmt/format.h>
@@ -431,23 +432,20 @@ class GraphReader {
 
   StoredType read_stored_type(const Json& json) const {
     const TensorMeta meta = read_meta(json);
-    StoredType type{.dtype = meta.dtype};
-    int64_t stride = 1;
-    bool is_contiguous = meta.sizes.size() == meta.strides.size() &&
-        meta.storage_offset == Polynomial(0);
-    for (size_t i = meta.sizes.size(); is_contiguous && i-- > 0;) {
-      const int64_t size = meta.sizes[i].constant();
-      is_contiguous = meta.sizes[i].is_constant() && size >= 0 &&
-          meta.strides[i].is_constant() &&
-          (size <= 1 || meta.strides[i].constant() == stride) &&
-          !__builtin_mul_overflow(stride, std::max<int64_t>(size, 1), &stride);
-    }
+    const auto sizes = converted(meta.sizes, &Polynomial::constant);
+    const auto strides = converted(meta.strides, &Polynomial::constant);
+    const bool is_contiguous =
+        std::ranges::all_of(meta.sizes, &Polynomial::is_constant) &&
+        std::ranges::all_of(meta.strides, &Polynomial::is_constant) &&
+        sizes.size() == strides.size() &&
+        meta.storage_offset == Polynomial(0) &&
+        num_bytes(sizes, meta.dtype) &&  // no product overflows
+        at::geometry_is_contiguous(sizes, strides);
     TESSERA_CHECK_VALUE(
         is_contiguous,
         "{} expected a contiguous tensor with constant sizes, but its sizes or strides are others. Read the file with torch.export.load.",
         where_);
-    type.sizes = converted(meta.sizes, &Polynomial::constant);
-    return type;
+    return {.dtype = meta.dtype, .sizes = sizes};
   }
 
  private:

@@ -103,11 +103,6 @@ struct Step {
   size_t node = 0;
 };
 
-template <class T>
-IValue list_of(const std::vector<T>& values) {
-  return IValue(c10::List<T>(values));
-}
-
 class GraphRunner {
  public:
   GraphRunner(
@@ -277,17 +272,9 @@ class GraphRunner {
             }
             if (std::ranges::all_of(
                     operand.slots, [](int64_t slot) { return slot < 0; })) {
-              return constant(list_of(operand.ints));
+              return constant(operand.ints);
             }
             return operand;
-          } else if constexpr (std::is_same_v<T, std::vector<double>>) {
-            return constant(list_of(content));
-          } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
-            c10::List<bool> list;
-            for (const bool entry : content) {
-              list.push_back(entry);
-            }
-            return constant(IValue(list));
           } else if constexpr (
               std::is_same_v<T, at::ScalarType> ||
               std::is_same_v<T, at::MemoryFormat> ||
@@ -299,7 +286,7 @@ class GraphRunner {
             }
             return constant(content);
           } else {
-            return constant(IValue(content));  // bool, double, device
+            return constant(content);  // bool, double, lists of these, device
           }
         },
         argument);
