@@ -50,23 +50,6 @@ concept HasNext = requires(T& source) {
   source.next().has_value();
   *source.next();
 };
-template <class T>
-concept HasSkip = requires(T& source, int64_t count) {
-  source.skip(count);
-};
-/// skip() returns the number of skipped batches.
-template <class T>
-concept HasCountingSkip = requires(T& source, int64_t count) {
-  { source.skip(count) } -> std::integral;
-};
-template <class T>
-concept HasSize = requires(const T& source) {
-  { std::size(source) } -> std::convertible_to<int64_t>;
-};
-template <class T>
-concept HasOptionalSize = requires(const T& source) {
-  { source.size() } -> std::convertible_to<std::optional<int64_t>>;
-};
 
 /// Batches can be read with a range-based for loop.
 template <class T>
@@ -106,12 +89,11 @@ concept IsStepResult = requires(Result&& result) {
   to_step_result(std::forward<Result>(result));
 };
 
+/// The size of a source whose size() returns an integer or an optional one.
 template <class T>
 std::optional<int64_t> size_of(const T& source) {
-  if constexpr (HasSize<T>) {
-    return static_cast<int64_t>(std::size(source));
-  } else if constexpr (HasOptionalSize<T>) {
-    return source.size();
+  if constexpr (requires { std::optional<int64_t>(std::size(source)); }) {
+    return std::optional<int64_t>(std::size(source));
   } else {
     return std::nullopt;
   }
@@ -124,9 +106,11 @@ class NextReader {
   explicit NextReader(Epoch& epoch) : epoch_(epoch) {}
 
   int64_t skip(int64_t count) {
-    if constexpr (HasCountingSkip<Epoch>) {
+    if constexpr (requires {
+                    { epoch_.skip(count) } -> std::integral;
+                  }) {
       return static_cast<int64_t>(epoch_.skip(count));
-    } else if constexpr (HasSkip<Epoch>) {
+    } else if constexpr (requires { epoch_.skip(count); }) {
       // This skip() returns nothing. Reading the last batch shows whether it existed.
       if (count > 1) {
         epoch_.skip(count - 1);
