@@ -640,9 +640,8 @@ class Exchange final : public RowExchange {
         std::iota(served.rows.ids.begin(), served.rows.ids.end(), 0U);
       }
     }
-    std::vector<int64_t> filled(tables, 0);
     for (int64_t rank = 0; rank < ranks_->size(); ++rank) {
-      read_request(rank, counts[rank], filled, route);
+      read_request(rank, counts[rank], route);
     }
   }
 
@@ -675,23 +674,17 @@ class Exchange final : public RowExchange {
         [&](int64_t key) { return index.owns(key); });
   }
 
-  // Reads the request of one rank. `filled` counts the rows of each table so far.
-  void read_request(
-      int64_t rank,
-      const uint32_t* counts,
-      std::vector<int64_t>& filled,
-      Route& route) const {
+  // Reads the request of one rank, behind those of the ranks before it.
+  void read_request(int64_t rank, const uint32_t* counts, Route& route) const {
     const uint32_t* count = counts;
-    const uint32_t* id = counts;
-    std::vector<int64_t> before(groups_.size());
-    for (size_t group = 0; group < groups_.size(); ++group) {
-      before[group] = route.groups[group].served_count;
-      id += groups_[group].tables.size();
+    const uint32_t* id = counts + sharded_.size();
+    for (Route::Group& group : route.groups) {
+      group.served.push_back(0);
     }
     for (const size_t table : sharded_) {
       Route::Group& group = route.groups[*group_of_[table]];
       Route::ServedRows& served = route.served[table];
-      const int64_t begin = filled[table];
+      const int64_t begin = served.begin.back();
       // The other ranks get no report, because later messages may be mixed up, too.
       TESSERA_CHECK(
           read_ids(table, id, *count, begin, served.rows),
@@ -701,14 +694,10 @@ class Exchange final : public RowExchange {
           served.positions.begin() + begin,
           served.positions.begin() + begin + *count,
           static_cast<uint32_t>(group.served_count));
+      group.served.back() += *count;
       group.served_count += *count;
-      filled[table] += *count;
-      served.begin.push_back(filled[table]);
+      served.begin.push_back(begin + *count);
       id += words_per_id(table) * *count++;
-    }
-    for (size_t group = 0; group < groups_.size(); ++group) {
-      route.groups[group].served.push_back(
-          route.groups[group].served_count - before[group]);
     }
   }
 
