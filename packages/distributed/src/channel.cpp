@@ -143,7 +143,7 @@ class PeerChannel final : public Channel {
       try {
         Pending pending(*this);
         pending.receive(peer, empty_bytes(1), kUnusedTag);
-        pending.receives[peer]->wait(milliseconds(1));
+        pending.receives[peer].work->wait(milliseconds(1));
       } catch (const std::exception&) {
         // The time-out is intended.
       }
@@ -172,12 +172,12 @@ class PeerChannel final : public Channel {
   // would close the connection.
   struct Pending {
     explicit Pending(PeerChannel& channel)
-        : channel(channel), receives(channel.size_), buffers(channel.size_) {}
+        : channel(channel), receives(channel.size_) {}
     Pending(const Pending&) = delete;
     Pending& operator=(const Pending&) = delete;
     ~Pending() {
-      for (size_t peer = 0; peer < receives.size(); ++peer) {
-        keep({std::move(receives[peer]), std::move(buffers[peer])});
+      for (Message& message : receives) {
+        keep(std::move(message));
       }
       for (auto& [peer, message] : sends) {
         keep(std::move(message));
@@ -185,9 +185,9 @@ class PeerChannel final : public Channel {
     }
 
     void receive(int64_t peer, at::Tensor buffer, int tag) {
-      buffers[peer] = std::move(buffer);
-      std::vector<at::Tensor> tensors{buffers[peer]};
-      receives[peer] = name_peer(peer, [&] {
+      std::vector<at::Tensor> tensors{buffer};
+      receives[peer].memory = std::move(buffer);
+      receives[peer].work = name_peer(peer, [&] {
         return channel.backend_->recv(tensors, static_cast<int>(peer), tag);
       });
     }
@@ -216,8 +216,8 @@ class PeerChannel final : public Channel {
       work.reset();
     }
     void wait_for_receive(int64_t peer) {
-      if (receives[peer]) {
-        wait(peer, receives[peer]);
+      if (receives[peer].work) {
+        wait(peer, receives[peer].work);
       }
     }
     void wait_for_sends() {
@@ -228,8 +228,7 @@ class PeerChannel final : public Channel {
     }
 
     PeerChannel& channel;
-    std::vector<WorkPtr> receives;
-    std::vector<at::Tensor> buffers;
+    std::vector<Message> receives;
     std::vector<std::pair<int64_t, Message>> sends = {};
     std::optional<Clock::time_point> deadline = {};  // set by the first wait
   };
@@ -274,7 +273,7 @@ class PeerChannel final : public Channel {
   }
 
   at::Tensor read_letter(Pending& pending, int64_t peer, int tag) {
-    const at::Tensor first = pending.buffers[peer];
+    const at::Tensor first = pending.receives[peer].memory;
     const int64_t bytes = size_of_letter(first);
     if (bytes < kMinLetterBytes) {
       throw ChannelError("its message is damaged", peer, false);
