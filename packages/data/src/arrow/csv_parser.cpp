@@ -410,7 +410,6 @@ ParsedBlock parse_csv_block(
   Columns columns = parse_columns(options, file, requests, rows, problems);
   return {
       .columns = std::move(columns),
-      .examples = rows.rows - std::ssize(problems),
       .malformed = malformed_rows(options, block, rows, problems),
       .bytes = block.left_out +
           static_cast<int64_t>(block.text.size() - block.begin),

@@ -24,7 +24,6 @@ struct MalformedRow {
 /// The examples of a block.
 struct ParsedBlock {
   Columns columns = {};
-  int64_t examples = 0;
   std::vector<MalformedRow> malformed = {};
   int64_t bytes = 0;
   int64_t lines = 0;

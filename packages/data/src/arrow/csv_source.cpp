@@ -137,7 +137,7 @@ class CsvExampleReader : public ExampleReader {
     }
     line_ += block.header_lines;
     report_.bytes += block.bytes;
-    int64_t end = block.examples;
+    int64_t end = block.columns.batch_size();
     for (const MalformedRow& row : block.malformed) {
       if (!may_skip(row)) {
         end = row.example;
