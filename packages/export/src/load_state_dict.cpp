@@ -107,13 +107,9 @@ class DestinationList {
   std::set<const void*> memory_;
 };
 
-enum class NumberKind { kInteger, kReal, kComplex };
-
-NumberKind kind_of(at::ScalarType dtype) {
-  if (c10::isComplexType(dtype)) {
-    return NumberKind::kComplex;
-  }
-  return c10::isFloatingType(dtype) ? NumberKind::kReal : NumberKind::kInteger;
+bool is_same_kind(at::ScalarType a, at::ScalarType b) {
+  return c10::isComplexType(a) == c10::isComplexType(b) &&
+      c10::isFloatingType(a) == c10::isFloatingType(b);
 }
 
 void check(
@@ -140,7 +136,7 @@ void check(
       at::IntArrayRef(destination.sizes),
       values.sizes());
   TESSERA_CHECK_TYPE(
-      kind_of(values.scalar_type()) == kind_of(destination.dtype),
+      is_same_kind(values.scalar_type(), destination.dtype),
       "{} the tensor '{}' must have a dtype of the same kind as the model's {}, but has {}. Convert it in Python. Export tables as float32 if Python is to train them.",
       kLoadWhere,
       shorten(name),
