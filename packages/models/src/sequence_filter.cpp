@@ -2,7 +2,6 @@
 #include "packages/models/src/sequence_filter.h"
 
 #include "layers/dense/row_blocks.h"
-#include "packages/models/src/model_checks.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/simplex.h>
 
-#include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>  // defines get_config()
 #include <tessera/models/linear_cross_entropy.h>
 #include "packages/models/src/jagged_attention.h"

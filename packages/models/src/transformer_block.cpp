@@ -14,7 +14,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/sigmoid.h>
-#include <ATen/ops/square.h>
 
 #include <utility>
 #include <vector>
