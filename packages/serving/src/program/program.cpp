@@ -3,7 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
+#include "packages/serving/src/format/version_file.h"
 #include "src/common/check.h"
+#include "src/common/files.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
@@ -34,8 +36,6 @@ namespace tessera::serving {
 
 namespace {
 
-constexpr const char* kProgramWhere = "[Program]";
-
 // A temporary file with the ending `.pt2`, because LibTorch loads packages only from files.
 class TemporaryFile {
  public:
@@ -43,24 +43,16 @@ class TemporaryFile {
       : path_((std::filesystem::temp_directory_path() / "tessera_XXXXXX.pt2")
                   .string()) {
     constexpr int kLengthOfEnding = 4;
-    const int file = mkstemps(path_.data(), kLengthOfEnding);
-    bool is_written = file >= 0;
-    while (is_written && !bytes.empty()) {
-      const ssize_t count = write(file, bytes.data(), bytes.size());
-      is_written = count > 0 || (count < 0 && errno == EINTR);
-      bytes.remove_prefix(count > 0 ? static_cast<size_t>(count) : 0);
-    }
+    const FileDescriptor file(mkstemps(path_.data(), kLengthOfEnding));
+    const bool is_written =
+        file.is_open() && file.write(bytes.data(), bytes.size());
     const int error = errno;
-    if (file >= 0) {
-      close(file);
-    }
-    if (!is_written && file >= 0) {
+    if (file.is_open() && !is_written) {
       unlink(path_.c_str());
     }
     TESSERA_CHECK(
         is_written,
-        "{} could not write {}: {}. Free some space, or set TMPDIR to another folder.",
-        kProgramWhere,
+        "[Program] could not write {}: {}. Free some space, or set TMPDIR to another folder.",
         path_,
         std::strerror(error));
   }
@@ -146,16 +138,14 @@ class CompiledProgram {
       const auto found = by_name.find(name);
       TESSERA_CHECK_VALUE(
           found != by_name.end(),
-          "{} the compiled program has the weight '{}', which the program does not have. Compile the package from the file of export_dense_pt2() that is published.",
-          kProgramWhere,
+          "[Program] the compiled program has the weight '{}', which the program does not have. Compile the package from the file of export_dense_pt2() that is published.",
           shorten(name));
       used.insert(*found);
     }
     for (const auto& [name, weight] : weights) {
       TESSERA_CHECK_VALUE(
           used.contains(name) || !may_be_in_code(weight),
-          "{} the compiled program has the values of the weight '{}' in its code, so they can't change. Compile the package with inductor_configs={{\"always_keep_tensor_constants\": True}}.",
-          kProgramWhere,
+          "[Program] the compiled program has the values of the weight '{}' in its code, so they can't change. Compile the package with inductor_configs={{\"always_keep_tensor_constants\": True}}.",
           shorten(name));
     }
     // The package never frees weights that it does not copy.
@@ -188,26 +178,12 @@ class CompiledProgram {
 // The dtype with this name in version.json. Only the dtypes of kDenseDtypes are accepted,
 // because a Reader does not check the sizes of other dtypes.
 at::ScalarType dtype_of(const std::string& name) {
-  for (const at::ScalarType dtype :
-       {at::kFloat,
-        at::kDouble,
-        at::kHalf,
-        at::kBFloat16,
-        at::kLong,
-        at::kInt,
-        at::kShort,
-        at::kChar,
-        at::kByte,
-        at::kBool}) {
-    if (c10::getDtypeNames(dtype).first == name) {
-      return dtype;
-    }
-  }
   TESSERA_CHECK_VALUE(
-      false,
-      "{} a dense weight has the dtype '{}', which a program can't read. Train with weights of float32.",
-      kProgramWhere,
+      std::ranges::find(kDenseDtypes, name, &DenseDtype::name) !=
+          kDenseDtypes.end(),
+      "[Program] a dense weight has the dtype '{}', which a program can't read. Train with weights of float32.",
       shorten(name));
+  return c10::getStringToDtypeMap().at(name);
 }
 
 // The dense weights of a version, without copies. They keep the version alive.
@@ -236,12 +212,10 @@ std::shared_ptr<const Version> checked(
     PublishedProgram which) {
   TESSERA_CHECK_VALUE(
       version != nullptr,
-      "{} expected a version, but got nullptr. Pass reader.version().",
-      kProgramWhere);
+      "[Program] expected a version, but got nullptr. Pass reader.version().");
   TESSERA_CHECK_VALUE(
       !bytes_of(*version, which).empty(),
-      "{} version {} has no program. Set {} to a file of export_dense_pt2().",
-      kProgramWhere,
+      "[Program] version {} has no program. Set {} to a file of export_dense_pt2().",
       version->number(),
       which == PublishedProgram::kQuery ? "PublishedItems::query"
                                         : "PublishOptions::program");
@@ -256,8 +230,7 @@ void name_file(const Version& version, const char* file, Load&& load) {
   } catch (const std::exception& error) {
     TESSERA_CHECK_VALUE(
         false,
-        "{} version {} has a {} that can't be loaded: {}",
-        kProgramWhere,
+        "[Program] version {} has a {} that can't be loaded: {}",
         version.number(),
         file,
         reason_of(error));

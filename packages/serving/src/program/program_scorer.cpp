@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -56,8 +57,7 @@ void check_rows(const ScoreInput& input, int64_t rows) {
                are_row_splits(splits.data(), rows, ids));
   TESSERA_CHECK_VALUE(
       input.rows == rows && fits,
-      "{} '{}' must have {} rows, but has {} rows with {} ids. Correct the request.",
-      kScorer,
+      "[ProgramScorer] '{}' must have {} rows, but has {} rows with {} ids. Correct the request.",
       shorten(input.name),
       rows,
       input.rows,
@@ -72,8 +72,7 @@ void check_single_ids(
   for (const int64_t id : ids_of(input).ids) {
     TESSERA_CHECK_INDEX(
         id >= 0 || table.has_keys || !ids_of(input).row_splits.empty(),
-        "{} '{}' must have ids >= 0, but has {}. Correct the request.",
-        kScorer,
+        "[ProgramScorer] '{}' must have ids >= 0, but has {}. Correct the request.",
         shorten(input.name),
         id);
   }
@@ -95,16 +94,21 @@ void append(const ScoreInput& input, bool has_bags, IdLists& all) {
   }
 }
 
+// The input with this name, or nullptr.
+template <class Input>
+const Input* find_input(
+    const std::vector<Input>& inputs,
+    const std::string& name) {
+  const auto found = std::ranges::find(inputs, name, &Input::name);
+  return found == inputs.end() ? nullptr : &*found;
+}
+
 // The inputs of a program with this signature, each once.
 std::vector<ScoreInputInfo> inputs_of(const Pt2Signature& signature) {
   std::vector<ScoreInputInfo> inputs;
   for (const Pt2Value& value : signature.inputs) {
     // A feature may have two arguments: the activations and the row_splits.
-    const bool is_known = std::any_of(
-        inputs.begin(), inputs.end(), [&](const ScoreInputInfo& input) {
-          return input.name == value.path;
-        });
-    if (!is_known) {
+    if (find_input(inputs, value.path) == nullptr) {
       inputs.push_back(
           {.name = value.path,
            .is_of_user = is_of_user(value),
@@ -122,11 +126,6 @@ class RequestInputs {
   //          std::out_of_range for ids that are out of range.
   RequestInputs(const Program& program, std::span<const ScoreRequest> requests)
       : requests_(requests) {
-    int64_t first = 0;
-    for (const ScoreRequest& request : requests_) {
-      first_candidates_.push_back(first);
-      first += request.num_candidates;
-    }
     const std::vector<ScoreInputInfo> inputs = inputs_of(program.signature());
     check_names(inputs);
     check_none_is_missing(inputs);
@@ -141,46 +140,28 @@ class RequestInputs {
     }
   }
 
-  int64_t candidates(size_t request) const {
-    return requests_[request].num_candidates;
-  }
-
   // The arguments for one request. They share memory with this object.
   std::vector<at::Tensor> of(size_t request) const {
     std::vector<at::Tensor> tensors;
     for (const Argument& argument : arguments_) {
-      if (!argument.rows.defined()) {
-        tensors.push_back(argument.each[request]);
-      } else if (argument.is_of_user) {
-        tensors.push_back(
-            argument.rows.narrow(0, static_cast<int64_t>(request), 1));
-      } else {
-        tensors.push_back(argument.rows.narrow(
-            0, first_candidates_[request], candidates(request)));
-      }
+      tensors.push_back(argument[request]);
     }
     return tensors;
   }
 
  private:
-  // One argument of all requests.
-  struct Argument {
-    bool is_of_user = false;
-    // The rows of all requests, or undefined if `each` has a tensor per request.
-    at::Tensor rows = {};
-    std::vector<at::Tensor> each = {};
-  };
+  using Argument = std::vector<at::Tensor>;  // one of each request
+
+  // The number of rows that an input of a request must have.
+  int64_t rows_of(size_t request, const Pt2Value& value) const {
+    return is_of_user(value) ? 1 : requests_[request].num_candidates;
+  }
 
   // The input of a request with this name, or nullptr.
   const ScoreInput* find(size_t request, const std::string& name, bool of_user)
       const {
-    const std::vector<ScoreInput>& inputs =
-        of_user ? requests_[request].user : requests_[request].candidates;
-    const auto found = std::find_if(
-        inputs.begin(), inputs.end(), [&](const ScoreInput& input) {
-          return input.name == name;
-        });
-    return found == inputs.end() ? nullptr : &*found;
+    const ScoreRequest& from = requests_[request];
+    return find_input(of_user ? from.user : from.candidates, name);
   }
 
   // The inputs of all requests. Their numbers of rows are checked.
@@ -188,7 +169,7 @@ class RequestInputs {
     std::vector<const ScoreInput*> inputs;
     for (size_t i = 0; i < requests_.size(); ++i) {
       inputs.push_back(find(i, value.path, is_of_user(value)));
-      check_rows(*inputs.back(), is_of_user(value) ? 1 : candidates(i));
+      check_rows(*inputs.back(), rows_of(i, value));
     }
     return inputs;
   }
@@ -204,8 +185,7 @@ class RequestInputs {
       }
       TESSERA_CHECK_VALUE(
           missing.empty(),
-          "{} expected {}, but the request does not have it. Add what is missing.",
-          kScorer,
+          "[ProgramScorer] expected {}, but the request does not have it. Add what is missing.",
           fmt::to_string(fmt::join(missing, ", ")));
     }
   }
@@ -213,19 +193,14 @@ class RequestInputs {
   // Refuses inputs that the model does not have, such as misspelt ones.
   void check_names(const std::vector<ScoreInputInfo>& known) const {
     const auto check = [&](const ScoreInput& input, bool of_user) {
-      const auto found = std::find_if(
-          known.begin(), known.end(), [&](const ScoreInputInfo& each) {
-            return each.name == input.name;
-          });
+      const ScoreInputInfo* found = find_input(known, input.name);
       TESSERA_CHECK_VALUE(
-          found != known.end(),
-          "{} expected an input of the model, but got '{}'. Correct the name, or leave it out. GET /version of the server lists the inputs.",
-          kScorer,
+          found != nullptr,
+          "[ProgramScorer] expected an input of the model, but got '{}'. Correct the name, or leave it out. GET /version of the server lists the inputs.",
           shorten(input.name));
       TESSERA_CHECK_VALUE(
           found->is_of_user == of_user,
-          "{} expected '{}' in {}, but got it in {}. Move it.",
-          kScorer,
+          "[ProgramScorer] expected '{}' in {}, but got it in {}. Move it.",
           shorten(input.name),
           of_user ? "candidates" : "user",
           of_user ? "user" : "candidates");
@@ -252,31 +227,29 @@ class RequestInputs {
       has_bags = has_bags || !ids_of(*input).row_splits.empty();
     }
     IdLists all;
+    std::vector<int64_t> counts;  // rows of each request
     for (const ScoreInput* input : inputs) {
       append(*input, has_bags, all);
+      counts.push_back(input->rows);
     }
-    Argument argument{.is_of_user = is_of_user(value)};
     std::vector<int64_t> sizes{
-        argument.is_of_user
-            ? static_cast<int64_t>(requests_.size())
-            : first_candidates_.back() + requests_.back().num_candidates};
+        std::accumulate(counts.begin(), counts.end(), int64_t{0})};
     if (info.sequence_length > 0) {
       sizes.push_back(info.sequence_length);
     }
     sizes.push_back(info.dim);
-    argument.rows = at::empty(sizes, at::kFloat);
+    const at::Tensor rows = at::empty(sizes, at::kFloat);
     version.lookup(
         feature,
         all.batch(),
-        {argument.rows.mutable_data_ptr<float>(),
-         static_cast<size_t>(argument.rows.numel())});
-    return argument;
+        {rows.mutable_data_ptr<float>(), static_cast<size_t>(rows.numel())});
+    return rows.split_with_sizes(counts);
   }
 
   Argument row_splits(const Pt2Value& value) const {
-    Argument argument{.is_of_user = true};
+    Argument argument;
     for (const ScoreInput* input : find_all(value)) {
-      argument.each.push_back(
+      argument.push_back(
           at::tensor({int64_t{0}, std::ssize(ids_of(*input).ids)}, at::kLong)
               .to(value.dtype));
     }
@@ -284,15 +257,14 @@ class RequestInputs {
   }
 
   Argument numbers(const Pt2Value& value) const {
-    Argument argument{.is_of_user = is_of_user(value)};
+    Argument argument;
     const int64_t width = width_of(value);
     for (const ScoreInput* input : find_all(value)) {
       const int64_t rows = input->rows;
       const auto* given = std::get_if<std::vector<float>>(&input->values);
       TESSERA_CHECK_VALUE(
           given != nullptr && std::ssize(*given) == rows * width,
-          "{} '{}' must have {} numbers for each of {} rows, but has {} in total. Correct the request.",
-          kScorer,
+          "[ProgramScorer] '{}' must have {} numbers for each of {} rows, but has {} in total. Correct the request.",
           shorten(value.path),
           width,
           rows,
@@ -301,14 +273,13 @@ class RequestInputs {
       for (size_t axis = 1; axis < value.shape.size(); ++axis) {
         sizes.push_back(value.shape[axis].value_or(1));
       }
-      argument.each.push_back(
+      argument.push_back(
           at::tensor(*given, at::kFloat).view(sizes).to(value.dtype));
     }
     return argument;
   }
 
   std::span<const ScoreRequest> requests_;
-  std::vector<int64_t> first_candidates_;  // of each request in all candidates
   std::vector<Argument> arguments_;
 };
 
@@ -320,8 +291,7 @@ std::vector<float> first_output(
   const at::Tensor scores = outputs.at(0).to(at::kFloat).contiguous().flatten();
   TESSERA_CHECK_VALUE(
       candidates == 0 || scores.numel() == candidates,
-      "{} the first output of the program must have one number per candidate, which are {}, but has {}. Export a model that returns scores first.",
-      kScorer,
+      "[ProgramScorer] the first output of the program must have one number per candidate, which are {}, but has {}. Export a model that returns scores first.",
       candidates,
       outputs[0].sizes());
   const float* first = scores.const_data_ptr<float>();
@@ -369,8 +339,8 @@ std::vector<ScoreResult> run(
     const RequestInputs inputs(*program, requests);
     for (size_t i = 0; i < requests.size(); ++i) {
       try {
-        results[i].scores =
-            first_output(program->run(inputs.of(i)), inputs.candidates(i));
+        results[i].scores = first_output(
+            program->run(inputs.of(i)), requests[i].num_candidates);
       } catch (const c10::Error& error) {
         results[i].error = reason_of(error);
       }
@@ -456,8 +426,7 @@ struct ProgramScorer::State {
 ProgramScorer::ProgramScorer(std::shared_ptr<const Reader> reader) {
   TESSERA_CHECK_VALUE(
       reader != nullptr,
-      "{} expected a reader, but got nullptr. Make a Reader of the published directory.",
-      kScorer);
+      "[ProgramScorer] expected a reader, but got nullptr. Make a Reader of the published directory.");
   state_ = std::make_shared<State>(std::move(reader));
 }
 
