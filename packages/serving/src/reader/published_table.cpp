@@ -78,34 +78,26 @@ class RowOverlay {
         std::span<const uint32_t> changed,
         const std::byte* first,
         int64_t row_bytes) {
+      std::array<const void*, kChunkRows> places = {};  // nullptr: unchanged
+      for (size_t i = 0; i < words.size(); ++i) {
+        const void* const* place = old.words[i].rows;
+        for (uint64_t left = old.words[i].replaced; left != 0;
+             left &= left - 1) {
+          places[i * 64 + std::countr_zero(left)] = *place++;
+        }
+      }
+      for (const uint32_t row : changed) {
+        places[row % kChunkRows] = first;
+        first += row_bytes;
+      }
       rows.reserve(old.rows.size() + changed.size());
-      const void* const* old_row = old.rows.data();
-      size_t next = 0;
-      for (uint32_t i = 0; i < words.size(); ++i) {
-        uint64_t new_bits = 0;
-        for (size_t at = next;
-             at < changed.size() && changed[at] % kChunkRows / 64 == i;
-             ++at) {
-          new_bits |= uint64_t{1} << (changed[at] % 64);
-        }
-        const uint64_t old_bits = old.words[i].replaced;
-        words[i] = {
-            .replaced = old_bits | new_bits, .rows = rows.data() + rows.size()};
-        if (new_bits == 0) {
-          const void* const* old_end = i + 1 < words.size() && !old.rows.empty()
-              ? old.words[i + 1].rows
-              : old.rows.data() + old.rows.size();
-          rows.insert(rows.end(), old_row, old_end);
-          old_row = old_end;
-          continue;
-        }
-        for (uint64_t left = old_bits | new_bits; left != 0; left &= left - 1) {
-          const uint64_t bit = left & -left;
-          const void* row = (old_bits & bit) != 0 ? *old_row++ : nullptr;
-          if ((new_bits & bit) != 0) {
-            row = first + static_cast<int64_t>(next++) * row_bytes;
+      for (size_t i = 0; i < words.size(); ++i) {
+        words[i].rows = rows.data() + rows.size();
+        for (size_t bit = 0; bit < 64; ++bit) {
+          if (const void* place = places[i * 64 + bit]) {
+            words[i].replaced |= uint64_t{1} << bit;
+            rows.push_back(place);
           }
-          rows.push_back(row);
         }
       }
     }
@@ -169,15 +161,13 @@ class KeyOverlay {
     const auto chunk_of_change = [&](const Change& change) {
       return chunk_of(hash_of_key(change.key));
     };
-    std::ranges::stable_sort(changes, [&](const Change& a, const Change& b) {
-      return chunk_of_change(a) < chunk_of_change(b);
-    });
-    for (size_t begin = 0; begin < changes.size();) {
-      const size_t number = chunk_of_change(changes[begin]);
-      size_t end = begin;
-      while (end < changes.size() && chunk_of_change(changes[end]) == number) {
-        ++end;
-      }
+    std::ranges::stable_sort(changes, {}, chunk_of_change);
+    for (std::span<const Change> left = changes; !left.empty();) {
+      const size_t number = chunk_of_change(left.front());
+      const auto end =
+          std::ranges::upper_bound(left, number, {}, chunk_of_change);
+      const auto added = left.first(end - left.begin());
+      left = left.subspan(added.size());
       const Chunk* old = chunks_[number].get();
       std::vector<Slot> kept;
       if (old != nullptr) {
@@ -187,7 +177,7 @@ class KeyOverlay {
             });
       }
       const auto chunk = std::make_shared<Chunk>();
-      chunk->slots.resize(std::bit_ceil(2 * (kept.size() + end - begin) + 1));
+      chunk->slots.resize(std::bit_ceil(2 * (kept.size() + added.size()) + 1));
       const size_t mask = chunk->slots.size() - 1;
       const auto put = [&](const Slot& slot) {
         size_t at = hash_of_key(slot.key) & mask;
@@ -198,12 +188,9 @@ class KeyOverlay {
         chunk->slots[at] = slot;
       };
       std::ranges::for_each(kept, put);
-      for (size_t i = begin; i < end; ++i) {
-        const bool is_removed = changes[i].row == nullptr;
-        put(
-            {.key = changes[i].key,
-             .row = changes[i].row,
-             .found = is_removed ? Found::kRemoved : Found::kRow});
+      for (const auto& [key, row] : added) {
+        const Found found = row == nullptr ? Found::kRemoved : Found::kRow;
+        put({.key = key, .row = row, .found = found});
       }
       const auto rows_of = [](const std::vector<Slot>& slots) {
         return std::ranges::count_if(
@@ -211,7 +198,6 @@ class KeyOverlay {
       };
       result->size_ += rows_of(chunk->slots) - rows_of(kept);
       result->chunks_[number] = chunk;
-      begin = end;
     }
     return result;
   }
