@@ -98,41 +98,24 @@ Bytes map_file(const std::string& path, const std::string& where) {
 // the system. Later versions of the chain keep the data for its rows, but do not need its
 // dense weights.
 void move_dense(VersionData& version) {
-  const VersionFile& file = version.file;
   size_t bytes = 0;
-  auto begin = std::ssize(version.data);
-  for (const DenseFile& dense : file.dense) {
+  for (const DenseFile& dense : version.file.dense) {
     bytes += static_cast<size_t>(dense.values.bytes);
-    begin = std::min(begin, dense.values.offset);
   }
   const auto copy = std::make_shared<std::vector<std::byte>>();
   copy->reserve(bytes);
-  for (const DenseFile& dense : file.dense) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  for (const DenseFile& dense : version.file.dense) {
     const auto values = version.bytes(dense.values);
     version.dense.emplace_back(copy->data() + copy->size(), values.size());
     copy->insert(copy->end(), values.begin(), values.end());
+    void* first = const_cast<std::byte*>(values.data());
+    size_t size = values.size();
+    if (std::align(page, page, first, size) != nullptr) {
+      ::madvise(first, size / page * page, MADV_DONTNEED);
+    }
   }
   version.dense_owner = copy;
-  const auto is_before = [&](const Section& section) {
-    return section.offset + section.bytes + kernels::kReadAfterRow <= begin;
-  };
-  bool are_last = true;
-  for (const TableFile& table : file.tables) {
-    are_last = are_last && is_before(table.rows) &&
-        (!table.numbers || is_before(*table.numbers)) &&
-        (!table.removed || is_before(*table.removed));
-  }
-  const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<intptr_t>(version.data.data());
-  const int64_t first = (address + begin + page - 1) / page * page - address;
-  const int64_t last =
-      (address + std::ssize(version.data)) / page * page - address;
-  if (are_last && first < last) {
-    ::madvise(
-        const_cast<std::byte*>(version.data.data()) + first,
-        static_cast<size_t>(last - first),
-        MADV_DONTNEED);
-  }
 }
 
 void check_section(
