@@ -62,8 +62,10 @@ class ResultMemory final : public data::PipelineMemory, public data::IdsMemory {
 
 PipelineResult run(
     const data::PipelineCore& core,
-    const data::PipelineInputs& inputs,
-    const RawColumns& columns) {
+    const RawColumns& columns,
+    bool is_partial) {
+  data::PipelineInputs inputs = core.make_inputs(columns.entries(), view_of);
+  inputs.is_partial = is_partial;
   PipelineResult result{
       .batch_size = columns.batch_size(), .num_dense = core.num_dense()};
   ResultMemory memory(result);
@@ -121,17 +123,11 @@ Pipeline Pipeline::from_json_text(std::string_view text) {
 }
 
 PipelineResult Pipeline::apply(const RawColumns& columns) const {
-  return run(
-      state_->core,
-      state_->core.make_inputs(columns.entries(), view_of),
-      columns);
+  return run(state_->core, columns, /*is_partial=*/false);
 }
 
 PipelineResult Pipeline::apply_present(const RawColumns& columns) const {
-  data::PipelineInputs inputs =
-      state_->core.make_inputs(columns.entries(), view_of);
-  inputs.is_partial = true;
-  return run(state_->core, inputs, columns);
+  return run(state_->core, columns, /*is_partial=*/true);
 }
 
 const data::PipelineCore& Pipeline::core() const& {
