@@ -36,12 +36,6 @@ bool is_combiner(const std::string& name) {
   return is_known;
 }
 
-// Returns 0 for an unknown dtype.
-int64_t bytes_of_dtype(const std::string& dtype) {
-  const auto* known = std::ranges::find(kDenseDtypes, dtype, &DenseDtype::name);
-  return known == kDenseDtypes.end() ? 0 : known->bytes;
-}
-
 // Checks a version.json part by part.
 class VersionChecker {
  public:
@@ -110,7 +104,9 @@ class VersionChecker {
   }
 
   void check_shape(const DenseFile& dense) const {
-    int64_t bytes = bytes_of_dtype(dense.dtype);
+    const auto* known =
+        std::ranges::find(kDenseDtypes, dense.dtype, &DenseDtype::name);
+    int64_t bytes = known == kDenseDtypes.end() ? 0 : known->bytes;
     bool fits = true;
     for (const int64_t size : dense.shape) {
       fits = fits && size >= 0 && !__builtin_mul_overflow(bytes, size, &bytes);
