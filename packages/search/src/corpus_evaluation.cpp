@@ -20,11 +20,6 @@ namespace tessera::training {
 
 namespace {
 
-bool is_id_vector(const at::Tensor& ids) {
-  return ids.defined() && ids.dim() == 1 &&
-      (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt);
-}
-
 // Collects the vectors of all items.
 class CandidateCollector {
  public:
@@ -32,7 +27,9 @@ class CandidateCollector {
     TESSERA_CHECK_VALUE(
         batch.vectors.defined() && batch.vectors.dim() == 2 &&
             at::isFloatingType(batch.vectors.scalar_type()) &&
-            is_id_vector(batch.ids) &&
+            batch.ids.defined() && batch.ids.dim() == 1 &&
+            (batch.ids.scalar_type() == at::kLong ||
+             batch.ids.scalar_type() == at::kInt) &&
             batch.ids.size(0) == batch.vectors.size(0),
         "[CorpusEvaluation] batch {} of the items must have vectors [n, dim] of floats and ids [n] int32 or int64, but got {} and {}. Return both in CandidateVectors.",
         vectors_.size(),
@@ -113,18 +110,6 @@ CorpusEvaluation::CorpusEvaluation(
   }
 }
 
-CorpusEvaluation::Corpus CorpusEvaluation::read_items() const {
-  CandidateCollector collector;
-  candidates_([&](const CandidateVectors& batch) { collector.add(batch); });
-  CandidateVectors all = collector.finish();
-  auto index = options_.make_index ? options_.make_index(all.vectors, all.ids)
-                                   : make_exact_index(all.vectors, all.ids);
-  TESSERA_CHECK_VALUE(
-      index != nullptr,
-      "[CorpusEvaluation] make_index must return an index, but returned nullptr. Return the result of make_exact_index() or make_faiss_index().");
-  return {.ids = std::move(all.ids), .index = std::move(index)};
-}
-
 Logs CorpusEvaluation::evaluate() const {
   const at::NoGradGuard no_grad;
   std::optional<ModeGuard> modes;
@@ -132,8 +117,17 @@ Logs CorpusEvaluation::evaluate() const {
     modes.emplace(*options_.model);
     modes->eval();
   }
-  const Corpus corpus = read_items();
-  const int64_t k = std::min(depth_, corpus.index->size());
+  CandidateCollector collector;
+  candidates_([&](const CandidateVectors& batch) { collector.add(batch); });
+  CandidateVectors items = collector.finish();
+  const auto index = options_.make_index
+      ? options_.make_index(items.vectors, items.ids)
+      : make_exact_index(items.vectors, items.ids);
+  TESSERA_CHECK_VALUE(
+      index != nullptr,
+      "[CorpusEvaluation] make_index must return an index, but returned nullptr. Return the result of make_exact_index() or make_faiss_index().");
+  items.vectors.reset();  // the index may have copied them
+  const int64_t k = std::min(depth_, index->size());
   for (const auto& metric : options_.metrics) {
     metric->reset();
   }
@@ -141,7 +135,7 @@ Logs CorpusEvaluation::evaluate() const {
   int64_t labels = 0;
   bool has_known_label = false;
   queries_([&](const CorpusQueries& batch) {
-    const TopK found = corpus.index->search(
+    const TopK found = index->search(
         batch.vectors.defined() ? batch.vectors.to(at::kCPU) : batch.vectors,
         k,
         batch.seen);
@@ -155,7 +149,7 @@ Logs CorpusEvaluation::evaluate() const {
     ++batches;
     labels += batch.labels.numel();
     has_known_label = has_known_label ||
-        at::isin(batch.labels.to(at::kCPU, at::kLong), corpus.ids)
+        at::isin(batch.labels.to(at::kCPU, at::kLong), items.ids)
             .any()
             .item<bool>();
   });

@@ -128,13 +128,6 @@ class CorpusEvaluation : public Callback {
   Better better(const std::string& log_name) const override;
 
  private:
-  struct Corpus {
-    at::Tensor ids;  // [items] int64
-    std::unique_ptr<TopKIndex> index;
-  };
-
-  Corpus read_items() const;
-
   BatchLoop<CandidateVectors> candidates_;
   BatchLoop<CorpusQueries> queries_;
   CorpusEvaluationOptions options_;
