@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "packages/search/src/given_items.h"
 #include "packages/search/src/index_file.h"
 #include "packages/search/src/scan/row_scan.h"
 #include "src/common/check.h"
@@ -115,57 +116,39 @@ at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
   return own;
 }
 
-// The ids to leave out for each query.
-class Exclusions {
- public:
-  Exclusions(const RaggedFeature& bags, int64_t queries) {
-    if (!bags.values.defined() && !bags.row_splits.defined()) {
-      splits_.assign(static_cast<size_t>(queries) + 1, 0);
-      return;
-    }
-    const auto is_vector = [](const at::Tensor& tensor) {
-      return tensor.defined() && tensor.dim() == 1 && is_integer(tensor) &&
-          tensor.device().is_cpu() && tensor.layout() == at::kStrided;
-    };
-    TESSERA_CHECK_VALUE(
-        is_vector(bags.values) && is_vector(bags.row_splits) &&
-            bags.row_splits.size(0) == queries + 1,
-        "[TopKIndex] excluded must have int32 or int64 values and row_splits of shape [{}], one bag per query, dense and on the CPU, but got values: {} and row_splits: {}. Make it with RaggedFeature::from_lengths().",
-        queries + 1,
-        describe(bags.values),
-        describe(bags.row_splits));
-    const auto copy = [](const at::Tensor& tensor) {
-      const at::Tensor int64_values = tensor.to(at::kLong).contiguous();
-      const int64_t* begin = int64_values.const_data_ptr<int64_t>();
-      return std::vector<int64_t>(begin, begin + int64_values.numel());
-    };
-    ids_ = copy(bags.values);
-    splits_ = copy(bags.row_splits);
-    TESSERA_CHECK_VALUE(
-        splits_.front() == 0 && splits_.back() == std::ssize(ids_) &&
-            std::ranges::is_sorted(splits_),
-        "[TopKIndex] the row_splits of excluded must begin with 0, must not decrease, and must end with the number of its values, {}. Make it with RaggedFeature::from_lengths().",
-        ids_.size());
-    for (int64_t query = 0; query < queries; ++query) {
-      std::sort(
-          ids_.begin() + splits_[query], ids_.begin() + splits_[query + 1]);
-    }
+// The ids to leave out for each query, sorted within each bag.
+ItemBags sorted_exclusions(const RaggedFeature& bags, int64_t queries) {
+  if (!bags.values.defined() && !bags.row_splits.defined()) {
+    return {.splits = std::vector<int64_t>(static_cast<size_t>(queries) + 1)};
   }
-
-  // The number of ids excluded for a query.
-  int64_t count(int64_t query) const {
-    return splits_[query + 1] - splits_[query];
+  const auto is_vector = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.dim() == 1 && is_integer(tensor) &&
+        tensor.device().is_cpu() && tensor.layout() == at::kStrided;
+  };
+  TESSERA_CHECK_VALUE(
+      is_vector(bags.values) && is_vector(bags.row_splits) &&
+          bags.row_splits.size(0) == queries + 1,
+      "[TopKIndex] excluded must have int32 or int64 values and row_splits of shape [{}], one bag per query, dense and on the CPU, but got values: {} and row_splits: {}. Make it with RaggedFeature::from_lengths().",
+      queries + 1,
+      describe(bags.values),
+      describe(bags.row_splits));
+  constexpr const char* kWhat = "[TopKIndex] excluded";
+  ItemBags excluded{
+      .ids = integers_of(bags.values, kWhat),
+      .splits = integers_of(bags.row_splits, kWhat)};
+  TESSERA_CHECK_VALUE(
+      excluded.splits.front() == 0 &&
+          excluded.splits.back() == std::ssize(excluded.ids) &&
+          std::ranges::is_sorted(excluded.splits),
+      "[TopKIndex] the row_splits of excluded must begin with 0, must not decrease, and must end with the number of its values, {}. Make it with RaggedFeature::from_lengths().",
+      excluded.ids.size());
+  for (int64_t query = 0; query < queries; ++query) {
+    std::sort(
+        excluded.ids.begin() + excluded.splits[query],
+        excluded.ids.begin() + excluded.splits[query + 1]);
   }
-
-  bool has(int64_t query, int64_t id) const {
-    return std::binary_search(
-        ids_.begin() + splits_[query], ids_.begin() + splits_[query + 1], id);
-  }
-
- private:
-  std::vector<int64_t> ids_;  // sorted within each bag
-  std::vector<int64_t> splits_;
-};
+  return excluded;
+}
 
 // The end of the block of queries that begins at `begin`. Each query of a block fetches the
 // largest needed[query] of the block, so one large number makes the block short.
@@ -282,7 +265,7 @@ TopK TopKIndex::search(
       length,
       max_norm_);
   const int64_t count = matrix.size(0);
-  const Exclusions exclusions(excluded, count);
+  const ItemBags exclusions = sorted_exclusions(excluded, count);
 
   TopK found{
       .scores = at::full(
@@ -293,7 +276,7 @@ TopK TopKIndex::search(
   const int64_t* id_at = ids_.const_data_ptr<int64_t>();
   std::vector<int64_t> needed;  // how many to fetch, so that k are left
   for (int64_t query = 0; query < count; ++query) {
-    needed.push_back(std::min(k + exclusions.count(query), size()));
+    needed.push_back(std::min(k + std::ssize(exclusions.of(query)), size()));
   }
   int64_t end = 0;
   for (int64_t begin = 0; begin < count; begin = end) {
@@ -307,7 +290,9 @@ TopK TopKIndex::search(
       int64_t kept = 0;
       for (int64_t i = 0; i < fetched && kept < k; ++i) {
         const int64_t at = (query - begin) * fetched + i;
-        if (position[at] < 0 || exclusions.has(query, id_at[position[at]])) {
+        if (position[at] < 0 ||
+            std::ranges::binary_search(
+                exclusions.of(query), id_at[position[at]])) {
           continue;
         }
         scores[query * k + kept] = score[at];
