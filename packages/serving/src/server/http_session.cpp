@@ -3,12 +3,17 @@
 
 #include <tessera/common/shorten.h>
 
+#include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/ip/address_v6.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/fields.hpp>
@@ -21,6 +26,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 
 namespace tessera::serving {
@@ -203,6 +213,19 @@ std::string content_encoding_of(const http::request_header<>& header) {
   return "";
 }
 
+// What a session has received.
+struct ReceivedRequest {
+  HttpRequest request = {};  // a wrong one may have only its method
+  bool keeps_alive = false;
+  // Whether the client waits for "100 Continue" before it sends the body.
+  bool expects_continue = false;
+  // Set if the request is wrong. The connection must close then, because what follows may
+  // not be a request.
+  std::optional<HttpResponse> error = {};
+  // Whether the client is gone.
+  bool is_gone = false;
+};
+
 // Reads a header, and applies those rules of RFC 9112 that Beast's parser leaves to its
 // caller. The body is still missing.
 ReceivedRequest read_head(const http::request_header<>& header) {
@@ -235,6 +258,33 @@ ReceivedRequest read_head(const http::request_header<>& header) {
   return head;
 }
 
+// The bytes that a connection holds for the body of a request or of a response. They count
+// in the total of all connections.
+class HeldBytes {
+ public:
+  explicit HeldBytes(size_t& total) : total_(total) {}
+  ~HeldBytes() {
+    set(0);
+  }
+  HeldBytes(const HeldBytes&) = delete;
+  HeldBytes& operator=(const HeldBytes&) = delete;
+
+  // Returns false, and counts none, if all connections would hold too many.
+  bool set(size_t bytes) {
+    total_ -= std::exchange(bytes_, 0);
+    if (bytes > kMaxHeldBytes - std::min(kMaxHeldBytes, total_)) {
+      return false;
+    }
+    bytes_ = bytes;
+    total_ += bytes;
+    return true;
+  }
+
+ private:
+  size_t& total_;
+  size_t bytes_ = 0;
+};
+
 HttpResponse memory_response(ServerMetrics& metrics) {
   metrics.count_rejection(Rejection::kMemory);
   return busy_response(
@@ -243,321 +293,340 @@ HttpResponse memory_response(ServerMetrics& metrics) {
 
 }  // namespace
 
-bool HeldBytes::set(size_t bytes) {
-  total_ -= std::exchange(bytes_, 0);
-  if (bytes > kMaxHeldBytes - std::min(kMaxHeldBytes, total_)) {
-    return false;
+// One connection: it reads a request, writes the response, and reads the next one.
+class HttpSession : public std::enable_shared_from_this<HttpSession> {
+ public:
+  HttpSession(asio::ip::tcp::socket socket, SessionContext& context)
+      : socket_(std::move(socket)),
+        timer_(socket_.get_executor()),
+        buffer_(kMaxBuffer),
+        context_(context),
+        held_(context.held_bytes) {
+    context_.sessions.insert(this);
+    context_.handler.metrics().add(Counter::kConnections, 1);
   }
-  bytes_ = bytes;
-  total_ += bytes;
-  return true;
-}
+  ~HttpSession() {
+    context_.sessions.erase(this);
+    context_.handler.metrics().add(Counter::kConnections, -1);
+  }
 
-HttpSession::HttpSession(asio::ip::tcp::socket socket, SessionContext& context)
-    : socket_(std::move(socket)),
-      timer_(socket_.get_executor()),
-      buffer_(kMaxBuffer),
-      context_(context),
-      held_(context.held_bytes) {
-  context_.sessions.insert(this);
-  context_.handler.metrics().add(Counter::kConnections, 1);
-}
-
-HttpSession::~HttpSession() {
-  context_.sessions.erase(this);
-  context_.handler.metrics().add(Counter::kConnections, -1);
-}
-
-asio::awaitable<void> HttpSession::run() {
-  while (true) {
-    const bool has_request = co_await wait_for_request();
-    if (!has_request) {
-      co_return;
-    }
-    ReceivedRequest received = co_await read();
-    if (received.is_gone) {
-      co_return;
-    }
-    const auto received_at = Clock::now();
-    const bool is_head = received.request.method == "HEAD";
-    const std::string label = label_of(received.request.path);
-    ServerMetrics& metrics = context_.handler.metrics();
-    HttpResponse response;
-    if (received.error) {
-      response = std::move(*received.error);
-    } else {
-      response = co_await answer(std::move(received.request));
-      const std::chrono::duration<double> seconds = Clock::now() - received_at;
-      metrics.count_seconds(label, seconds.count());
-    }
-    hold(response);
-    metrics.count_response(label, response.status);
-    const bool keeps_alive =
-        received.keeps_alive && !response.closes && !context_.is_stopping;
-    std::string head = head_of(response, keeps_alive);
-    std::string body = is_head ? std::string() : std::move(response.body);
-    const bool is_written = co_await write(std::move(head), std::move(body));
-    held_.set(0);
-    if (!is_written) {
-      co_return;
-    }
-    if (!keeps_alive) {
-      co_await close();
-      co_return;
+  // Serves the connection until it closes.
+  asio::awaitable<void> run() {
+    while (true) {
+      const bool has_request = co_await wait_for_request();
+      if (!has_request) {
+        co_return;
+      }
+      ReceivedRequest received = co_await read();
+      if (received.is_gone) {
+        co_return;
+      }
+      const auto received_at = Clock::now();
+      const bool is_head = received.request.method == "HEAD";
+      const std::string label = label_of(received.request.path);
+      ServerMetrics& metrics = context_.handler.metrics();
+      HttpResponse response;
+      if (received.error) {
+        response = std::move(*received.error);
+      } else {
+        response = co_await answer(std::move(received.request));
+        const std::chrono::duration<double> seconds =
+            Clock::now() - received_at;
+        metrics.count_seconds(label, seconds.count());
+      }
+      hold(response);
+      metrics.count_response(label, response.status);
+      const bool keeps_alive =
+          received.keeps_alive && !response.closes && !context_.is_stopping;
+      std::string head = head_of(response, keeps_alive);
+      std::string body = is_head ? std::string() : std::move(response.body);
+      const bool is_written = co_await write(std::move(head), std::move(body));
+      held_.set(0);
+      if (!is_written) {
+        co_return;
+      }
+      if (!keeps_alive) {
+        co_await close();
+        co_return;
+      }
     }
   }
-}
 
-// Waits for the first byte of a request. Meanwhile, the connection has no large buffer.
-asio::awaitable<bool> HttpSession::wait_for_request() {
-  begin(Phase::kIdle, context_.options.idle_seconds);
-  error_code error;
-  while (!error && !context_.is_stopping && !has_request()) {
-    if (buffer_.size() == 0 && buffer_.capacity() > kKeptBuffer) {
-      buffer_.shrink_to_fit();
+  // Closes the connection as soon as the current request is answered, and at
+  // once if there is none.
+  void stop() {
+    if (phase_ == Phase::kIdle || phase_ == Phase::kClosing) {
+      begin(phase_, 0.0);
     }
-    co_await socket_.async_wait(
-        asio::ip::tcp::socket::wait_read,
-        asio::redirect_error(asio::use_awaitable, error));
-    if (!error) {
-      const size_t size = co_await socket_.async_read_some(
-          buffer_.prepare(kKeptBuffer),
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // What the session waits for.
+  enum class Phase { kIdle, kReading, kComputing, kWriting, kClosing };
+
+  // Waits for the first byte of a request. Meanwhile, the connection has no large buffer.
+  asio::awaitable<bool> wait_for_request() {
+    begin(Phase::kIdle, context_.options.idle_seconds);
+    error_code error;
+    while (!error && !context_.is_stopping && !has_request()) {
+      if (buffer_.size() == 0 && buffer_.capacity() > kKeptBuffer) {
+        buffer_.shrink_to_fit();
+      }
+      co_await socket_.async_wait(
+          asio::ip::tcp::socket::wait_read,
           asio::redirect_error(asio::use_awaitable, error));
-      buffer_.commit(size);
+      if (!error) {
+        const size_t size = co_await socket_.async_read_some(
+            buffer_.prepare(kKeptBuffer),
+            asio::redirect_error(asio::use_awaitable, error));
+        buffer_.commit(size);
+      }
     }
+    end_phase();
+    co_return !error && has_request();
   }
-  end_phase();
-  co_return !error && has_request();
-}
-
-// Some clients send an empty line before a request.
-bool HttpSession::has_request() {
-  while (text_of(buffer_).starts_with("\r\n")) {
-    buffer_.consume(2);
+  // Some clients send an empty line before a request.
+  bool has_request() {
+    while (text_of(buffer_).starts_with("\r\n")) {
+      buffer_.consume(2);
+    }
+    return buffer_.size() != 0 && text_of(buffer_) != "\r";
   }
-  return buffer_.size() != 0 && text_of(buffer_) != "\r";
-}
-
-asio::awaitable<ReceivedRequest> HttpSession::read() {
-  begin(Phase::kReading, context_.options.request_seconds);
-  const auto max_bytes = static_cast<uint64_t>(context_.options.max_body_bytes);
-  http::request_parser<http::string_body> parser;
-  parser.header_limit(kMaxHeaderBytes);
-  parser.body_limit(max_bytes);
-  error_code error;
-  co_await http::async_read_header(
-      socket_,
-      buffer_,
-      parser,
-      asio::redirect_error(asio::use_awaitable, error));
-  // The header is read before the body, because the parser later adds the trailer to it.
-  ReceivedRequest received;
-  if (!error) {
-    received = read_head(parser.get());
-    const auto length = parser.content_length();
-    if (!received.error && !parser.is_done() &&
-        !held_.set(static_cast<size_t>(length ? *length : max_bytes))) {
-      received.error = memory_response(context_.handler.metrics());
-    }
-    if (received.error) {
-      end_phase();
-      co_return received;
-    }
-    // curl waits a second for this before it sends a large body.
-    if (received.expects_continue && !parser.is_done()) {
-      const std::string text = "HTTP/1.1 100 Continue\r\n\r\n";
-      co_await asio::async_write(
-          socket_,
-          asio::buffer(text),
-          asio::redirect_error(asio::use_awaitable, error));
-    }
-  }
-  if (!error && !parser.is_done()) {
-    co_await http::async_read(
+  asio::awaitable<ReceivedRequest> read() {
+    begin(Phase::kReading, context_.options.request_seconds);
+    const auto max_bytes =
+        static_cast<uint64_t>(context_.options.max_body_bytes);
+    http::request_parser<http::string_body> parser;
+    parser.header_limit(kMaxHeaderBytes);
+    parser.body_limit(max_bytes);
+    error_code error;
+    co_await http::async_read_header(
         socket_,
         buffer_,
         parser,
         asio::redirect_error(asio::use_awaitable, error));
-  }
-  end_phase();
-  if (error) {
-    held_.set(0);
-    const bool has_request_line = !parser.get().target().empty() ||
-        text_of(buffer_).find('\n') != std::string_view::npos;
-    received = refusal_of(error, has_request_line);
-    received.request.method = std::string(parser.get().method_string());
+    // The header is read before the body, because the parser later adds the trailer to it.
+    ReceivedRequest received;
+    if (!error) {
+      received = read_head(parser.get());
+      const auto length = parser.content_length();
+      if (!received.error && !parser.is_done() &&
+          !held_.set(static_cast<size_t>(length ? *length : max_bytes))) {
+        received.error = memory_response(context_.handler.metrics());
+      }
+      if (received.error) {
+        end_phase();
+        co_return received;
+      }
+      // curl waits a second for this before it sends a large body.
+      if (received.expects_continue && !parser.is_done()) {
+        const std::string text = "HTTP/1.1 100 Continue\r\n\r\n";
+        co_await asio::async_write(
+            socket_,
+            asio::buffer(text),
+            asio::redirect_error(asio::use_awaitable, error));
+      }
+    }
+    if (!error && !parser.is_done()) {
+      co_await http::async_read(
+          socket_,
+          buffer_,
+          parser,
+          asio::redirect_error(asio::use_awaitable, error));
+    }
+    end_phase();
+    if (error) {
+      held_.set(0);
+      const bool has_request_line = !parser.get().target().empty() ||
+          text_of(buffer_).find('\n') != std::string_view::npos;
+      received = refusal_of(error, has_request_line);
+      received.request.method = std::string(parser.get().method_string());
+      co_return received;
+    }
+    received.request.body = std::move(parser.get().body());
+    held_.set(received.request.body.size());
     co_return received;
   }
-  received.request.body = std::move(parser.get().body());
-  held_.set(received.request.body.size());
-  co_return received;
-}
-
-ReceivedRequest HttpSession::refusal_of(
-    const error_code& error,
-    bool has_request_line) {
-  ServerMetrics& metrics = context_.handler.metrics();
-  if (error == asio::error::operation_aborted && is_late_) {
-    metrics.count_rejection(Rejection::kSlowClient);
-    return {
-        .error = error_response(
-            408,
-            fmt::format(
-                "The request must be complete after {} seconds, but was not.",
-                context_.options.request_seconds))};
-  }
-  if (error == http::error::body_limit) {
-    metrics.count_rejection(Rejection::kBodyTooLarge);
-    return {
-        .error = error_response(
-            413,
-            fmt::format(
-                "The body of a request may have at most {} bytes. Send a smaller one.",
-                context_.options.max_body_bytes))};
-  }
-  const bool is_long_header = error == http::error::header_limit;
-  if (is_long_header || error == http::error::buffer_overflow) {
-    metrics.count_rejection(Rejection::kHeaderTooLarge);
-    return {
-        .error = error_response(
-            is_long_header && !has_request_line ? 414 : 431,
-            fmt::format(
-                "{} may have at most {} bytes. Send a smaller one.",
-                is_long_header ? "The header of a request"
-                               : "The first line of a chunk, and the trailer,",
-                is_long_header ? kMaxHeaderBytes : kMaxBuffer))};
-  }
-  const bool is_gone = error == http::error::end_of_stream ||
-      error == http::error::partial_message ||
-      error.category() !=
-          http::make_error_code(http::error::end_of_stream).category();
-  if (is_gone) {
-    return {.is_gone = true};
-  }
-  return {
-      .error = error_response(
-          400,
+  ReceivedRequest refusal_of(const error_code& error, bool has_request_line) {
+    const auto reject =
+        [&](Rejection reason, int status, const std::string& problem) {
+          context_.handler.metrics().count_rejection(reason);
+          return ReceivedRequest{.error = error_response(status, problem)};
+        };
+    if (error == asio::error::operation_aborted && is_late_) {
+      return reject(
+          Rejection::kSlowClient,
+          408,
           fmt::format(
-              "Expected a request of HTTP/1.1, but got: {}.",
-              error.message()))};
-}
-
-// Counts the body of a response. If all connections hold too much, another
-// response takes its place.
-void HttpSession::hold(HttpResponse& response) {
-  held_.set(0);
-  if (response.body.size() > kSmallResponse &&
-      !held_.set(response.body.size())) {
-    response = memory_response(context_.handler.metrics());
+              "The request must be complete after {} seconds, but was not.",
+              context_.options.request_seconds));
+    }
+    if (error == http::error::body_limit) {
+      return reject(
+          Rejection::kBodyTooLarge,
+          413,
+          fmt::format(
+              "The body of a request may have at most {} bytes. Send a smaller one.",
+              context_.options.max_body_bytes));
+    }
+    const bool is_long_header = error == http::error::header_limit;
+    if (is_long_header || error == http::error::buffer_overflow) {
+      return reject(
+          Rejection::kHeaderTooLarge,
+          is_long_header && !has_request_line ? 414 : 431,
+          fmt::format(
+              "{} may have at most {} bytes. Send a smaller one.",
+              is_long_header ? "The header of a request"
+                             : "The first line of a chunk, and the trailer,",
+              is_long_header ? kMaxHeaderBytes : kMaxBuffer));
+    }
+    const bool is_gone = error == http::error::end_of_stream ||
+        error == http::error::partial_message ||
+        error.category() !=
+            http::make_error_code(http::error::end_of_stream).category();
+    if (is_gone) {
+      return {.is_gone = true};
+    }
+    return {
+        .error = error_response(
+            400,
+            fmt::format(
+                "Expected a request of HTTP/1.1, but got: {}.",
+                error.message()))};
   }
-}
-
-// Gives the response of the handler, and waits for it if a thread computes it.
-asio::awaitable<HttpResponse> HttpSession::answer(HttpRequest request) {
-  phase_ = Phase::kComputing;
-  response_.reset();
-  RequestHandler::Answer answer;
-  try {
-    answer = context_.handler.handle(
-        std::move(request),
-        Clock::now(),
-        [session = weak_from_this(),
-         executor = socket_.get_executor()](HttpResponse response) {
-          asio::post(
-              executor, [session, response = std::move(response)]() mutable {
-                if (const auto alive = session.lock()) {
-                  alive->take_response(std::move(response));
-                }
-              });
-        });
-  } catch (const std::exception& error) {
-    log_error(error.what());
-    answer.response = error_response(500, "internal error");
-  }
-  if (answer.response) {
-    co_return std::move(*answer.response);
-  }
-  // take_response() ends the wait. Once a thread computes, there is no deadline.
-  timer_.expires_at(answer.job->deadline);
-  while (!response_) {
-    error_code ignored;
-    co_await timer_.async_wait(
-        asio::redirect_error(asio::use_awaitable, ignored));
-    if (!response_ && Clock::now() >= answer.job->deadline) {
-      response_ = context_.handler.give_up(*answer.job);
-      timer_.expires_after(std::chrono::hours(24));
+  // Counts the body of a response. If all connections hold too much, another
+  // response takes its place.
+  void hold(HttpResponse& response) {
+    held_.set(0);
+    if (response.body.size() > kSmallResponse &&
+        !held_.set(response.body.size())) {
+      response = memory_response(context_.handler.metrics());
     }
   }
-  co_return std::move(*response_);
-}
-
-void HttpSession::take_response(HttpResponse response) {
-  response_ = std::move(response);
-  timer_.cancel();
-}
-
-asio::awaitable<bool> HttpSession::write(std::string head, std::string body) {
-  begin(Phase::kWriting, context_.options.request_seconds);
-  error_code error;
-  const std::array<asio::const_buffer, 2> buffers{
-      asio::buffer(head), asio::buffer(body)};
-  co_await asio::async_write(
-      socket_, buffers, asio::redirect_error(asio::use_awaitable, error));
-  end_phase();
-  co_return !error;
-}
-
-// Tells the client that no more comes, and reads what it still sends.
-asio::awaitable<void> HttpSession::close() {
-  error_code error;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
-  begin(Phase::kClosing, context_.is_stopping ? 0.0 : kClosingSeconds);
-  buffer_.clear();
-  size_t bytes = 0;
-  while (!error && !is_late_ && bytes < kMaxClosingBytes) {
-    constexpr size_t kPiece = 65536;
-    bytes += co_await socket_.async_read_some(
-        buffer_.prepare(kPiece),
-        asio::redirect_error(asio::use_awaitable, error));
+  // Gives the response of the handler, and waits for it if a thread computes it.
+  asio::awaitable<HttpResponse> answer(HttpRequest request) {
+    phase_ = Phase::kComputing;
+    response_.reset();
+    RequestHandler::Answer answer;
+    try {
+      answer = context_.handler.handle(
+          std::move(request),
+          Clock::now(),
+          [session = weak_from_this(),
+           executor = socket_.get_executor()](HttpResponse response) {
+            asio::post(
+                executor, [session, response = std::move(response)]() mutable {
+                  if (const auto alive = session.lock()) {
+                    alive->take_response(std::move(response));
+                  }
+                });
+          });
+    } catch (const std::exception& error) {
+      log_error(error.what());
+      answer.response = error_response(500, "internal error");
+    }
+    if (answer.response) {
+      co_return std::move(*answer.response);
+    }
+    // take_response() ends the wait. Once a thread computes, there is no deadline.
+    timer_.expires_at(answer.job->deadline);
+    while (!response_) {
+      error_code ignored;
+      co_await timer_.async_wait(
+          asio::redirect_error(asio::use_awaitable, ignored));
+      if (!response_ && Clock::now() >= answer.job->deadline) {
+        response_ = context_.handler.give_up(*answer.job);
+        timer_.expires_after(std::chrono::hours(24));
+      }
+    }
+    co_return std::move(*response_);
   }
-  end_phase();
-}
-
-void HttpSession::stop() {
-  if (phase_ == Phase::kIdle || phase_ == Phase::kClosing) {
-    begin(phase_, 0.0);
+  asio::awaitable<bool> write(std::string head, std::string body) {
+    begin(Phase::kWriting, context_.options.request_seconds);
+    error_code error;
+    const std::array<asio::const_buffer, 2> buffers{
+        asio::buffer(head), asio::buffer(body)};
+    co_await asio::async_write(
+        socket_, buffers, asio::redirect_error(asio::use_awaitable, error));
+    end_phase();
+    co_return !error;
   }
+  // Tells the client that no more comes, and reads what it still sends.
+  asio::awaitable<void> close() {
+    error_code error;
+    socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
+    begin(Phase::kClosing, context_.is_stopping ? 0.0 : kClosingSeconds);
+    buffer_.clear();
+    size_t bytes = 0;
+    while (!error && !is_late_ && bytes < kMaxClosingBytes) {
+      constexpr size_t kPiece = 65536;
+      bytes += co_await socket_.async_read_some(
+          buffer_.prepare(kPiece),
+          asio::redirect_error(asio::use_awaitable, error));
+    }
+    end_phase();
+  }
+
+  void begin(Phase phase, double seconds) {
+    phase_ = phase;
+    ++phases_;
+    is_late_ = false;
+    watch(std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(seconds)));
+  }
+  void end_phase() {
+    ++phases_;
+    phase_ = Phase::kComputing;
+    timer_.cancel();
+  }
+  // After `time`, cancels what the socket does, unless the phase has ended. An operation of
+  // several steps may begin its next step after it was cancelled, so it is cancelled again.
+  void watch(Clock::duration time) {
+    timer_.expires_after(time);
+    timer_.async_wait([session = weak_from_this(),
+                       number = phases_](const error_code& error) {
+      const auto alive = session.lock();
+      if (error || alive == nullptr || alive->phases_ != number) {
+        return;
+      }
+      alive->is_late_ = true;
+      error_code ignored;
+      alive->socket_.cancel(ignored);
+      alive->watch(std::chrono::milliseconds(20));
+    });
+  }
+  void take_response(HttpResponse response) {
+    response_ = std::move(response);
+    timer_.cancel();
+  }
+
+  boost::asio::ip::tcp::socket socket_;
+  boost::asio::steady_timer timer_;
+  boost::beast::flat_buffer buffer_;
+  SessionContext& context_;
+  HeldBytes held_;
+  Phase phase_ = Phase::kComputing;
+  uint64_t phases_ = 0;  // so that the timer of an earlier phase does nothing
+  bool is_late_ = false;  // the time of this phase is over
+  std::optional<HttpResponse> response_;
+};
+
+void start_session(asio::ip::tcp::socket socket, SessionContext& context) {
+  const auto executor = socket.get_executor();
+  asio::co_spawn(
+      executor,
+      [session = std::make_shared<HttpSession>(std::move(socket), context)] {
+        return session->run();
+      },
+      asio::detached);
 }
 
-void HttpSession::begin(Phase phase, double seconds) {
-  phase_ = phase;
-  ++phases_;
-  is_late_ = false;
-  watch(std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(seconds)));
-}
-
-void HttpSession::end_phase() {
-  ++phases_;
-  phase_ = Phase::kComputing;
-  timer_.cancel();
-}
-
-// After `time`, cancels what the socket does, unless the phase has ended. An operation of
-// several steps may begin its next step after it was cancelled, so it is cancelled again.
-void HttpSession::watch(Clock::duration time) {
-  timer_.expires_after(time);
-  timer_.async_wait(
-      [session = weak_from_this(), number = phases_](const error_code& error) {
-        const auto alive = session.lock();
-        if (error || alive == nullptr || alive->phases_ != number) {
-          return;
-        }
-        alive->is_late_ = true;
-        error_code ignored;
-        alive->socket_.cancel(ignored);
-        alive->watch(std::chrono::milliseconds(20));
-      });
+void stop_sessions(SessionContext& context) {
+  for (HttpSession* session : context.sessions) {
+    session->stop();
+  }
 }
 
 }  // namespace tessera::serving

@@ -121,25 +121,18 @@ struct Server::Impl {
       : options(std::move(given)),
         handler(std::move(reader), options, std::move(score)) {
     const tcp::endpoint endpoint = endpoint_of(options);
-    error_code error;
-    acceptor.open(endpoint.protocol(), error);
-    if (!error) {
-      close_on_exec(acceptor);
+    try {
       // The port of a server that has just ended can be used again.
-      acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+      acceptor = tcp::acceptor(io, endpoint, /*reuse_addr=*/true);
+    } catch (const boost::system::system_error& error) {
+      TESSERA_CHECK(
+          false,
+          "[Server] can't listen on address {}, port {}: {}. Choose an address of this machine and another port, or 0 for any.",
+          options.address,
+          options.port,
+          error.code().message());
     }
-    if (!error) {
-      acceptor.bind(endpoint, error);
-    }
-    if (!error) {
-      acceptor.listen(asio::socket_base::max_listen_connections, error);
-    }
-    TESSERA_CHECK(
-        !error,
-        "[Server] can't listen on address {}, port {}: {}. Choose an address of this machine and another port, or 0 for any.",
-        options.address,
-        options.port,
-        error.message());
+    close_on_exec(acceptor);
     port = acceptor.local_endpoint().port();
     asio::co_spawn(
         io, [this] { return accept(); }, asio::detached);
@@ -166,7 +159,7 @@ struct Server::Impl {
       if (context.is_stopping) {
         co_return;
       }
-      if (error || !start_session(std::move(socket))) {
+      if (error || !serve(std::move(socket))) {
         // The system has no more files or memory. Wait until some are free again.
         accept_timer.expires_after(std::chrono::milliseconds(50));
         co_await accept_timer.async_wait(
@@ -175,7 +168,7 @@ struct Server::Impl {
     }
   }
 
-  bool start_session(tcp::socket socket) {
+  bool serve(tcp::socket socket) {
     try {
       if (context.sessions.size() >= max_connections(options)) {
         context.handler.metrics().count_rejection(Rejection::kConnections);
@@ -184,11 +177,7 @@ struct Server::Impl {
       close_on_exec(socket);
       error_code ignored;
       socket.set_option(tcp::no_delay(true), ignored);
-      asio::co_spawn(
-          io,
-          [session = std::make_shared<HttpSession>(
-               std::move(socket), context)] { return session->run(); },
-          asio::detached);
+      start_session(std::move(socket), context);
       return true;
     } catch (const std::exception& error) {
       log_error(error.what());
@@ -201,9 +190,7 @@ struct Server::Impl {
     error_code ignored;
     acceptor.close(ignored);
     accept_timer.cancel();
-    for (HttpSession* session : context.sessions) {
-      session->stop();
-    }
+    stop_sessions(context);
   }
 
   ServerOptions options;
