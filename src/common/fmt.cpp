@@ -4,6 +4,7 @@
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
+template FMT_API auto locale_ref::get() const -> std::locale;
 namespace detail {
 
 template FMT_API auto dragonbox::to_decimal(float) noexcept

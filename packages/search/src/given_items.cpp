@@ -155,16 +155,13 @@ std::string GivenItems::attributes(const data::Columns& columns) const {
   std::vector<int64_t> ids;
   if (pipeline_ != nullptr) {
     const Features features = pipeline_->apply_present(columns).features;
-    const auto& entries = features.entries();
-    const auto found = std::ranges::find_if(
-        entries, [&](const auto& entry) { return entry.first == item_; });
     TESSERA_CHECK_VALUE(
-        found != entries.end() &&
-            std::holds_alternative<at::Tensor>(found->second.leaf()),
+        features.contains(item_) &&
+            std::holds_alternative<at::Tensor>(features.at(item_).leaf()),
         "{} must have the columns of the pipeline's output '{}', with one value per row. Add them.",
         what,
         shorten(item_));
-    ids = integers_of(std::get<at::Tensor>(found->second.leaf()), what);
+    ids = integers_of(std::get<at::Tensor>(features.at(item_).leaf()), what);
   } else {
     TESSERA_CHECK_VALUE(
         columns.contains(item_) &&

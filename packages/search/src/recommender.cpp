@@ -35,7 +35,7 @@ constexpr const char* kRecommend = "[Recommender::recommend]";
 
 // The items of the model as it was at the last refresh().
 struct ModelItems {
-  ModelItems(SortedItems items, const ItemAttributes* attributes)
+  ModelItems(SortedItems items, const ItemAttributes& attributes)
       : sorted(std::move(items)), catalogue(sorted.ids, attributes) {
     if (!sorted.popularity.defined()) {
       return;
@@ -71,8 +71,7 @@ struct Request {
   const RecommendOptions& options;
   const data::PipelineBatch& batch;
   std::vector<User> users = {};
-  std::shared_ptr<const RowSet> allowed = {};  // nullptr: all rows
-  const AttributeColumn* diverse = nullptr;
+  ItemChoice choice = {};
   at::Tensor vectors = {};  // [users, dim] float32
   bool has_scores = false;  // `vectors` are the scores [users, items]
 };
@@ -85,6 +84,24 @@ std::vector<int64_t> users_from(const Request& request, RecommendedFrom from) {
     }
   }
   return users;
+}
+
+// The most popular of the allowed rows, as many as are searched.
+std::vector<ScoredRow> most_popular(
+    const Request& request,
+    int64_t user,
+    const RowSet* allowed) {
+  std::vector<ScoredRow> first;
+  for (const ScoredRow& row : request.items->by_popularity) {
+    if (std::ssize(first) == request.choice.num_searched()) {
+      break;
+    }
+    if ((allowed == nullptr || allowed->contains(row.number)) &&
+        !std::ranges::binary_search(request.users[user].excluded, row.number)) {
+      first.push_back(row);
+    }
+  }
+  return first;
 }
 
 // The best k rows of each of the users by their vectors.
@@ -184,7 +201,7 @@ class Recommender::Impl {
     const data::Columns attributes = std::exchange(options_.attributes, {});
     if (!attributes.entries().empty()) {
       attribute_bytes_ = given_->attributes(attributes);
-      attributes_.emplace(attribute_bytes_, "[Recommender]");
+      attributes_ = ItemAttributes(attribute_bytes_, "[Recommender]");
     }
     refresh();
   }
@@ -201,10 +218,9 @@ class Recommender::Impl {
       given.vectors = at::zeros({list.numel(), 1});  // the scores replace them
     }
     auto items = std::make_shared<const ModelItems>(
-        given_->sort(given, options_.score),
-        attributes_ ? &*attributes_ : nullptr);
+        given_->sort(given, options_.score), attributes_);
     TESSERA_CHECK_VALUE(
-        !attributes_ || items->catalogue.has_attributes(),
+        attribute_bytes_.empty() || items->catalogue.has_attributes(),
         "[Recommender] the attributes have no row about an item of the model, whose ids begin with {}. Correct the column of '{}'.",
         items->catalogue.id_of(0),
         shorten(options_.item));
@@ -239,15 +255,15 @@ class Recommender::Impl {
     const ItemCatalogue& catalogue = request.items->catalogue;
     catalogue.check_k(options.k, kRecommend);
     request.users = read_users(batch, catalogue, options);
-    request.allowed =
-        catalogue.allowed(options.where, options.choose_from, kRecommend);
-    if (options.diversity) {
-      request.diverse = &catalogue.diverse_column(
-          options.diversity->column,
-          options.diversity->max_per_value,
-          kRecommend);
+    request.choice = {
+        .k = options.k,
+        .allowed =
+            catalogue.allowed(options.where, options.choose_from, kRecommend)};
+    if (const auto& diversity = options.diversity) {
+      request.choice.diverse = &catalogue.diverse_column(
+          diversity->column, diversity->max_per_value, kRecommend);
+      request.choice.max_per_value = diversity->max_per_value;
     }
-    exclude(request);
     request.vectors = query_vectors(request);
     return result_of(request, best_items(request));
   }
@@ -265,41 +281,41 @@ class Recommender::Impl {
     const int64_t num_reserved_users = given_->num_reserved_users();
     const int64_t count = num_users(batch, kRecommend);
     std::vector<User> users(static_cast<size_t>(count));
-    bool has_ids = false;
-    bool has_items = false;
-    for (const auto& [name, nest] : batch.features.entries()) {
-      const std::string what = feature_place(kRecommend, name);
-      if (name == options_.user) {
+    const bool has_ids = batch.features.contains(options_.user);
+    if (has_ids) {
+      const Feature& feature = batch.features.at(options_.user).leaf();
+      const std::string what = feature_place(kRecommend, options_.user);
+      TESSERA_CHECK_VALUE(
+          std::holds_alternative<at::Tensor>(feature),
+          "{} must have one id per user, but is ragged. Pass single values.",
+          what);
+      const auto ids = integers_of(std::get<at::Tensor>(feature), what);
+      for (size_t user = 0; user < users.size(); ++user) {
+        users[user].id = ids[user];
         TESSERA_CHECK_VALUE(
-            std::holds_alternative<at::Tensor>(nest.leaf()),
-            "{} must have one id per user, but is ragged. Pass single values.",
-            what);
-        const auto ids = integers_of(std::get<at::Tensor>(nest.leaf()), what);
-        for (size_t user = 0; user < users.size(); ++user) {
-          users[user].id = ids[user];
-          TESSERA_CHECK_VALUE(
-              ids[user] >= 0 || num_reserved_users == 0,
-              "{} has the id {}, but ids of the pipeline are >= 0. Correct it.",
-              what,
-              ids[user]);
-          users[user].is_known =
-              ids[user] >= num_reserved_users || num_reserved_users == 0;
-        }
-        has_ids = true;
-      } else if (name == options_.item) {
-        TESSERA_CHECK_VALUE(
-            std::holds_alternative<RaggedFeature>(nest.leaf()),
-            "{} must be ragged, because it has the items of each user, but is dense. Pass lists.",
-            what);
-        const ItemBags bags =
-            bags_of(std::get<RaggedFeature>(nest.leaf()), count, what);
-        for (int64_t user = 0; user < count; ++user) {
-          users[user].items = rows_in_order(catalogue, bags.of(user));
-          users[user].has_items = std::ranges::any_of(
-              bags.of(user),
-              [&](int64_t id) { return id >= given_->num_reserved_items(); });
-        }
-        has_items = true;
+            ids[user] >= 0 || num_reserved_users == 0,
+            "{} has the id {}, but ids of the pipeline are >= 0. Correct it.",
+            what,
+            ids[user]);
+        users[user].is_known =
+            ids[user] >= num_reserved_users || num_reserved_users == 0;
+      }
+    }
+    const bool has_items = batch.features.contains(options_.item);
+    if (has_items) {
+      const Feature& feature = batch.features.at(options_.item).leaf();
+      const std::string what = feature_place(kRecommend, options_.item);
+      TESSERA_CHECK_VALUE(
+          std::holds_alternative<RaggedFeature>(feature),
+          "{} must be ragged, because it has the items of each user, but is dense. Pass lists.",
+          what);
+      const ItemBags bags =
+          bags_of(std::get<RaggedFeature>(feature), count, what);
+      for (int64_t user = 0; user < count; ++user) {
+        users[user].items = catalogue.rows_of(bags.of(user));
+        users[user].has_items = std::ranges::any_of(
+            bags.of(user),
+            [&](int64_t id) { return id >= given_->num_reserved_items(); });
       }
     }
     if (options_.seen && (options.exclude_seen || options_.scores)) {
@@ -316,6 +332,13 @@ class Recommender::Impl {
       user.from = suits_fold_in ? RecommendedFrom::kFoldIn
           : suits_query         ? RecommendedFrom::kQuery
                                 : RecommendedFrom::kPopularity;
+      auto& excluded = user.excluded;
+      excluded = catalogue.rows_of(options.exclude);
+      if (options.exclude_seen) {
+        excluded.insert(excluded.end(), user.items.begin(), user.items.end());
+        excluded.insert(excluded.end(), user.seen.begin(), user.seen.end());
+      }
+      std::ranges::sort(excluded);
     }
     TESSERA_CHECK_VALUE(
         !options.exclude_seen || has_items ||
@@ -324,17 +347,6 @@ class Recommender::Impl {
         shorten(options_.item),
         shorten(options_.user));
     return users;
-  }
-
-  static std::vector<int64_t> rows_in_order(
-      const ItemCatalogue& catalogue,
-      std::span<const int64_t> ids) {
-    std::vector<int64_t> rows;
-    for (const int64_t id : ids) {
-      rows.push_back(catalogue.row_of(id));
-    }
-    std::erase(rows, -1);
-    return rows;
   }
 
   // Asks for what the known users have seen.
@@ -356,20 +368,7 @@ class Recommender::Impl {
     int64_t next = 0;
     for (User& user : users) {
       if (user.is_known) {
-        user.seen = rows_in_order(catalogue, seen.of(next++));
-      }
-    }
-  }
-
-  // Collects the rows that each user must not get.
-  static void exclude(Request& request) {
-    for (User& user : request.users) {
-      auto& excluded = user.excluded;
-      excluded = request.items->catalogue.rows_of(request.options.exclude);
-      if (request.options.exclude_seen) {
-        excluded.insert(excluded.end(), user.items.begin(), user.items.end());
-        excluded.insert(excluded.end(), user.seen.begin(), user.seen.end());
-        std::ranges::sort(excluded);
+        user.seen = catalogue.rows_of(seen.of(next++));
       }
     }
   }
@@ -422,28 +421,28 @@ class Recommender::Impl {
   }
 
   std::vector<std::vector<ScoredRow>> best_items(const Request& request) const {
-    const int64_t k = request.options.k;
-    const int64_t count = options_.ranker ? std::max(k, options_.num_candidates)
-        : request.diverse != nullptr      ? 4 * k
-                                          : k;
+    const ItemCatalogue& catalogue = request.items->catalogue;
+    const ItemChoice& choice = request.choice;
+    const int64_t count = options_.ranker
+        ? std::max(choice.k, options_.num_candidates)
+        : choice.num_searched();
     std::vector<std::vector<ScoredRow>> found(request.users.size());
     std::vector<int64_t> users = users_from(request, RecommendedFrom::kQuery);
     const auto folded = users_from(request, RecommendedFrom::kFoldIn);
     users.insert(users.end(), folded.begin(), folded.end());
-    auto rows = search(request, users, count, request.allowed.get());
+    auto rows = search(request, users, count, choice.allowed.get());
     for (size_t i = 0; i < users.size(); ++i) {
       const int64_t user = users[i];
       if (options_.ranker) {
         rank(request, user, rows[i]);
       }
-      const auto ranked = [&](int64_t size, const RowSet* allowed) {
-        const bool is_first = allowed == request.allowed.get();
-        if (is_first || options_.ranker) {
-          return first_rows(rows[i], size, is_first ? nullptr : allowed, {});
-        }
-        return search(request, std::span(&user, 1), size, allowed).front();
+      const auto search_more = [&](int64_t size, const RowSet& allowed) {
+        return search(request, std::span(&user, 1), size, &allowed).front();
       };
-      found[user] = choose(request, ranked);
+      found[user] = catalogue.choose(
+          choice,
+          std::move(rows[i]),
+          options_.ranker ? ItemCatalogue::Search() : search_more);
     }
     for (const int64_t user :
          users_from(request, RecommendedFrom::kPopularity)) {
@@ -451,28 +450,14 @@ class Recommender::Impl {
           !request.items->by_popularity.empty(),
           "[Recommender::recommend] user {} of the batch is unknown and has no items, and the items have no popularity. Set RecommenderItems::popularity, or leave the user out.",
           user);
-      const auto ranked = [&](int64_t size, const RowSet* allowed) {
-        return first_rows(
-            request.items->by_popularity,
-            size,
-            allowed,
-            request.users[user].excluded);
-      };
-      found[user] = choose(request, ranked);
+      found[user] = catalogue.choose(
+          choice,
+          most_popular(request, user, choice.allowed.get()),
+          [&](int64_t /*count*/, const RowSet& allowed) {
+            return most_popular(request, user, &allowed);
+          });
     }
     return found;
-  }
-
-  static std::vector<ScoredRow> choose(
-      const Request& request,
-      const ItemCatalogue::Ranked& ranked) {
-    const auto& diversity = request.options.diversity;
-    return request.items->catalogue.choose(
-        request.options.k,
-        request.diverse,
-        diversity ? diversity->max_per_value : 0,
-        request.allowed.get(),
-        ranked);
   }
 
   // Replaces the scores by those of the ranker, and sorts by them.
@@ -511,8 +496,9 @@ class Recommender::Impl {
         .ids = at::full(shape, -1, at::kLong),
         .scores = at::full(
             shape, -std::numeric_limits<float>::infinity(), at::kFloat),
-        .passed = request.allowed == nullptr ? request.items->catalogue.size()
-                                             : request.allowed->count()};
+        .passed = request.choice.allowed == nullptr
+            ? request.items->catalogue.size()
+            : request.choice.allowed->count()};
     std::vector<int64_t> ids;
     for (size_t user = 0; user < found.size(); ++user) {
       const int64_t begin = static_cast<int64_t>(user) * request.options.k;
@@ -541,7 +527,7 @@ class Recommender::Impl {
   std::set<std::string> columns_;  // of the pipeline
   std::optional<GivenItems> given_;
   std::string attribute_bytes_;
-  std::optional<ItemAttributes> attributes_;  // views of attribute_bytes_
+  ItemAttributes attributes_;  // views of attribute_bytes_
   std::mutex refresh_mutex_;  // one refresh() at a time
   mutable std::mutex mutex_;  // guards the members below
   std::shared_ptr<const ModelItems> items_;

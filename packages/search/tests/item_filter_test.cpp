@@ -584,7 +584,7 @@ TEST(ItemCatalogueTest, ListsLeaveOutWhatTooManyBetterOnesAreLike) {
     const std::string bytes = write_item_attributes(
         {{"value", {.values = std::span<const int64_t>(values)}}});
     const ItemAttributes attributes(bytes, "[test]");
-    const ItemCatalogue catalogue(ids, &attributes);
+    const ItemCatalogue catalogue(ids, attributes);
     const auto k = static_cast<int64_t>(random() % 30 + 1);
     const auto limit = static_cast<int64_t>(random() % 4 + 1);
     const RowSet even =
@@ -613,8 +613,19 @@ TEST(ItemCatalogueTest, ListsLeaveOutWhatTooManyBetterOnesAreLike) {
       return rows;
     };
     Rows chosen;
+    ItemChoice choice{
+        .k = k,
+        .diverse = &attributes.columns().front(),
+        .max_per_value = limit};
+    if (allowed != nullptr) {
+      choice.allowed = std::make_shared<const RowSet>(*allowed);
+    }
     for (const ScoredRow& row : catalogue.choose(
-             k, &attributes.columns().front(), limit, allowed, ranked)) {
+             choice,
+             ranked(choice.num_searched(), allowed),
+             [&](int64_t count, const RowSet&open) {
+               return ranked(count, &open);
+             })) {
       chosen.push_back(row.number);
     }
     ASSERT_EQ(chosen, expected);

@@ -43,6 +43,8 @@ struct AttributeColumn {
 /// stands for all items that have no row of their own.
 class ItemAttributes {
  public:
+  /// No attributes.
+  ItemAttributes() = default;
   /// Reads what write_item_attributes() has written. The bytes must stay, and begin at a
   /// multiple of 8.
   /// Errors:  c10::ValueError beginning with `where` if the bytes are damaged.

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/shorten.h>
+
 #include "packages/search/src/scan/item_attributes.h"
+#include "packages/search/src/scan/item_filter.h"
 #include "packages/search/src/scan/row_scan.h"
 #include "packages/search/src/scan/row_set.h"
+#include "src/common/check.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -16,6 +20,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -66,12 +72,34 @@ class FilterCache {
   std::list<Entry> entries_;  // the one that was used last is the first
 };
 
+/// Which items a request gets.
+struct ItemChoice {
+  int64_t k = 0;
+  std::shared_ptr<const RowSet> allowed = {};  // nullptr: all rows
+  /// At most `max_per_value` items have the same value in this column. Rows without a value
+  /// are not limited. nullptr: any number.
+  const AttributeColumn* diverse = nullptr;
+  int64_t max_per_value = 0;
+
+  /// How many of the best allowed rows a search should find first.
+  int64_t num_searched() const {
+    return diverse == nullptr ? k : 4 * k;
+  }
+};
+
 /// The items among which a search chooses. Row i of their vectors is about the i-th item. Its
 /// functions may be called by several threads.
 class ItemCatalogue {
  public:
-  /// `ids` ascend and stay in memory, as `attributes` do. nullptr: there are no attributes.
-  ItemCatalogue(std::span<const int64_t> ids, const ItemAttributes* attributes);
+  /// `ids` ascend and stay in memory, as `attributes` do.
+  ItemCatalogue(std::span<const int64_t> ids, const ItemAttributes& attributes)
+      : ids_(ids), attributes_(attributes), filters_(kFilterBytes) {
+    if (!attributes_.columns().empty()) {
+      for (const int64_t id : ids_) {
+        attribute_rows_.push_back(attributes_.row_of(id));
+      }
+    }
+  }
 
   int64_t size() const {
     return std::ssize(ids_);
@@ -80,42 +108,145 @@ class ItemCatalogue {
     return ids_[row];
   }
   /// The row of an id, or -1.
-  int64_t row_of(int64_t id) const;
-  /// The rows of these ids, ascending. Ids that are no items are left out.
-  std::vector<int64_t> rows_of(std::span<const int64_t> ids) const;
+  int64_t row_of(int64_t id) const {
+    const auto found = std::ranges::lower_bound(ids_, id);
+    return found == ids_.end() || *found != id ? -1 : found - ids_.begin();
+  }
+  /// The rows of these ids, in their order. Ids that are no items are left out.
+  std::vector<int64_t> rows_of(std::span<const int64_t> ids) const {
+    std::vector<int64_t> rows;
+    for (const int64_t id : ids) {
+      const int64_t row = row_of(id);
+      if (row >= 0) {
+        rows.push_back(row);
+      }
+    }
+    return rows;
+  }
   /// True if at least one item has attributes.
-  bool has_attributes() const;
+  bool has_attributes() const {
+    return std::ranges::any_of(attribute_rows_, [&](int64_t row) {
+      return row + 1 < attributes_.num_rows();
+    });
+  }
 
   /// Checks the k of a request.
   /// Errors:  ValueError that begins with `where`. So do those of all functions below.
-  void check_k(int64_t k, const std::string& where) const;
+  void check_k(int64_t k, const std::string& where) const {
+    TESSERA_CHECK_VALUE(
+        k >= 1 && k <= size(),
+        "{} k must be in [1, {}], the number of items, but is {}. Ask for that many.",
+        where,
+        size(),
+        k);
+  }
 
   /// The rows that a filter and a list of ids let through. nullptr: all.
   std::shared_ptr<const RowSet> allowed(
       const std::string& filter,
       const std::optional<std::vector<int64_t>>& choose_from,
-      const std::string& where) const;
+      const std::string& where) const {
+    std::shared_ptr<const RowSet> allowed;
+    if (!filter.empty()) {
+      TESSERA_CHECK_VALUE(
+          !attributes_.columns().empty(),
+          "{} `where` needs attributes of the items, but there are none. Give the items attributes, or leave `where` empty.",
+          where);
+      allowed = filters_.get(filter, [&] {
+        const RowSet rows = rows_where(filter, attributes_);
+        return RowSet::where(size(), [&](int64_t row) {
+          return rows.contains(attribute_row(row));
+        });
+      });
+    }
+    if (choose_from) {
+      RowSet chosen(size());
+      for (const int64_t id : *choose_from) {
+        TESSERA_CHECK_VALUE(
+            row_of(id) >= 0,
+            "{} choose_from has the id {}, which no item has. Remove it.",
+            where,
+            id);
+        chosen.add(row_of(id));
+      }
+      if (allowed != nullptr) {
+        chosen &= *allowed;
+      }
+      allowed = std::make_shared<const RowSet>(std::move(chosen));
+    }
+    return allowed;
+  }
 
   /// The column by which lists are diverse. It has no lists.
   const AttributeColumn& diverse_column(
       const std::string& name,
       int64_t max_per_value,
-      const std::string& where) const;
+      const std::string& where) const {
+    TESSERA_CHECK_VALUE(
+        !attributes_.columns().empty(),
+        "{} `diversity` needs attributes of the items, but there are none. Give the items attributes, or leave `diversity` out.",
+        where);
+    const AttributeColumn& column = attributes_.at(name, where + " diversity:");
+    TESSERA_CHECK_VALUE(
+        !column.has_lists(),
+        "{} `diversity` needs a column with one value per item, but '{}' has lists. Choose another.",
+        where,
+        shorten(name));
+    TESSERA_CHECK_VALUE(
+        max_per_value >= 1,
+        "{} `diversity` needs max_per_value >= 1, but it is {}. Set it.",
+        where,
+        max_per_value);
+    return column;
+  }
 
-  /// Returns the best `count` allowed rows, best first, or all if there are fewer.
-  /// nullptr: all rows are allowed.
-  using Ranked = std::function<
-      std::vector<ScoredRow>(int64_t count, const RowSet* allowed)>;
+  /// Returns the best `count` of the allowed rows, best first, or all if there are fewer.
+  using Search = std::function<
+      std::vector<ScoredRow>(int64_t count, const RowSet& allowed)>;
 
-  /// The best k allowed rows. With a column, at most `max_per_value` of them have the same
-  /// value: a row is left out if so many better ones have its value. Rows without a value
-  /// are not limited.
+  /// The best k rows. `rows` are the best allowed ones: num_searched() or more, or all if
+  /// there are fewer. With a diverse column, a row is left out if `max_per_value` better
+  /// ones have its value. If too few are left, `search` finds more. nullptr: there are no
+  /// more than `rows`.
   std::vector<ScoredRow> choose(
-      int64_t k,
-      const AttributeColumn* column,
-      int64_t max_per_value,
-      const RowSet* allowed,
-      const Ranked& ranked) const;
+      const ItemChoice& choice,
+      std::vector<ScoredRow> rows,
+      const Search& search) const {
+    if (choice.diverse == nullptr) {
+      rows.resize(std::min(rows.size(), static_cast<size_t>(choice.k)));
+      return rows;
+    }
+    std::unordered_map<int64_t, int64_t> num_chosen;
+    const auto value_of = [&](int64_t row) {
+      return choice.diverse->values[attribute_row(row)];
+    };
+    const auto has_room = [&](int64_t row) {
+      const auto found = num_chosen.find(value_of(row));
+      return found == num_chosen.end() || found->second < choice.max_per_value;
+    };
+    std::vector<ScoredRow> chosen;
+    while (true) {
+      for (const ScoredRow& row : rows) {
+        if (std::ssize(chosen) < choice.k && has_room(row.number)) {
+          chosen.push_back(row);
+          const int64_t value = value_of(row.number);
+          num_chosen[value] += data::is_missing(value) ? 0 : 1;
+        }
+      }
+      const bool are_all = std::ssize(rows) < choice.num_searched();
+      if (are_all || search == nullptr || std::ssize(chosen) == choice.k) {
+        return chosen;
+      }
+      RowSet open = RowSet::where(size(), [&](int64_t row) {
+        return (choice.allowed == nullptr || choice.allowed->contains(row)) &&
+            has_room(row);
+      });
+      for (const ScoredRow& row : chosen) {
+        open.remove(row.number);
+      }
+      rows = search(choice.num_searched(), open);
+    }
+  }
 
   /// The row of ItemAttributes of an item.
   int64_t attribute_row(int64_t row) const {
@@ -123,20 +254,21 @@ class ItemCatalogue {
   }
 
  private:
+  // A filter of a million items takes 125 kB.
+  static constexpr size_t kFilterBytes = size_t{1} << 26;
+
   std::span<const int64_t> ids_;
-  const ItemAttributes* attributes_;
+  const ItemAttributes& attributes_;
   std::vector<int64_t> attribute_rows_;  // [items], or empty
   mutable FilterCache filters_;
 };
 
 /// Sorts by descending score, and then by row.
-void sort_by_score(std::vector<ScoredRow>& rows);
-
-/// The first k of these rows that are allowed and not excluded. `excluded` ascend.
-std::vector<ScoredRow> first_rows(
-    std::span<const ScoredRow> rows,
-    int64_t k,
-    const RowSet* allowed,
-    std::span<const int64_t> excluded);
+inline void sort_by_score(std::vector<ScoredRow>& rows) {
+  std::ranges::sort(rows, [](const ScoredRow& left, const ScoredRow& right) {
+    return left.score != right.score ? left.score > right.score
+                                     : left.number < right.number;
+  });
+}
 
 }  // namespace tessera

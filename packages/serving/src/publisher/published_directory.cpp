@@ -113,12 +113,6 @@ VersionFile write_data(const VersionContent& content, DataFile& data) {
   return file;
 }
 
-void write_file(const fs::path& path, std::string_view text, Disk& disk) {
-  OutputFile file = disk.create(path);
-  disk.write(file, text.data(), text.size());
-  disk.sync(file);
-}
-
 std::optional<VersionLink> read_link(
     const fs::path& path,
     const std::string& where) {
@@ -166,12 +160,12 @@ PublishedDirectory::PublishedDirectory(
                current_ ? current_->version : 0);
 }
 
-void PublishedDirectory::check_lock(const std::string& where) const {
+void PublishedDirectory::check_lock() const {
   const std::string lock = (path_ / kLockFile).string();
   TESSERA_CHECK(
       lock_->is_at(lock),
       "{} '{}' is no longer the file that this Publisher has locked: its directory was moved, or the file was removed. Another Publisher may write to '{}'. Stop one of them, and make a new Publisher for the directory.",
-      where,
+      disk_.where(),
       lock,
       path_.string());
 }
@@ -204,26 +198,28 @@ void PublishedDirectory::find_versions(const std::string& where) {
   }
 }
 
-int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
+int64_t PublishedDirectory::write(const VersionContent& content) {
   const std::string name = version_name(content.file.version);
   const fs::path hidden = path_ / (std::string(kHiddenPrefix) + name);
   std::string xxh3;
   int64_t bytes = 0;
-  check_lock(disk.where());
+  check_lock();
   try {
-    disk.make_directory(hidden);
-    DataFile data(disk.create(hidden / kDataFile), disk);
+    disk_.make_directory(hidden);
+    DataFile data(disk_.create(hidden / kDataFile), disk_);
     const VersionFile file = write_data(content, data);
     bytes = file.data_bytes;
     const std::string text = to_text(file);
     // A text that can't be read should fail here, and not in the readers.
-    version_from_text(text, disk.where());
+    version_from_text(text, disk_.where());
     xxh3 = checksum_in(text);
-    write_file(hidden / kVersionFile, text, disk);
-    disk.sync_directory(hidden);
-    check_lock(disk.where());  // Writing may have taken long.
-    disk.rename(hidden, path_ / name);
-    disk.sync_directory(path_);
+    OutputFile text_file = disk_.create(hidden / kVersionFile);
+    disk_.write(text_file, text.data(), text.size());
+    disk_.sync(text_file);
+    disk_.sync_directory(hidden);
+    check_lock();  // Writing may have taken long.
+    disk_.rename(hidden, path_ / name);
+    disk_.sync_directory(path_);
   } catch (...) {
     // Without the lock, the folder may belong to another Publisher.
     if (lock_->is_at((path_ / kLockFile).string())) {
@@ -238,14 +234,14 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
       .base = content.file.base, .time = fs::file_time_type::clock::now()};
   const VersionLink link{.version = content.file.version, .xxh3 = xxh3};
   try {
-    AtomicFile current((path_ / kCurrentFile).string(), disk.where());
+    AtomicFile current((path_ / kCurrentFile).string(), disk_.where());
     const std::string text = to_text(link);
     current.write(text.data(), text.size());
     current.commit();
   } catch (const c10::Error&) {
     // The write may have failed after its rename. Then CURRENT has the new version.
-    if (read_link(path_ / kCurrentFile, disk.where()) != link) {
-      remove_version(content.file.version, disk);
+    if (read_link(path_ / kCurrentFile, disk_.where()) != link) {
+      remove_version(content.file.version);
       throw;
     }
   }
@@ -253,8 +249,8 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
   return bytes;
 }
 
-void PublishedDirectory::keep(int64_t count, double seconds, Disk& disk) {
-  check_lock(disk.where());
+void PublishedDirectory::keep(int64_t count, double seconds) {
+  check_lock();
   const auto now = fs::file_time_type::clock::now();
   // The versions from a base on stay together.
   int64_t oldest_base = current_ ? current_->version : 0;
@@ -272,7 +268,7 @@ void PublishedDirectory::keep(int64_t count, double seconds, Disk& disk) {
   std::exception_ptr error;
   while (!written_.empty() && written_.begin()->first < oldest_base) {
     try {
-      remove_version(written_.begin()->first, disk);
+      remove_version(written_.begin()->first);
     } catch (const c10::Error&) {
       error = std::current_exception();
     }
@@ -282,16 +278,16 @@ void PublishedDirectory::keep(int64_t count, double seconds, Disk& disk) {
   }
 }
 
-void PublishedDirectory::remove_version(int64_t version, Disk& disk) {
+void PublishedDirectory::remove_version(int64_t version) {
   // After the rename, a reader that opens the version finds nothing, instead of a part.
   const std::string name = version_name(version);
   const fs::path hidden = path_ / (std::string(kHiddenPrefix) + name);
   written_.erase(version);
   std::error_code ignored;
   if (fs::exists(path_ / name, ignored)) {
-    disk.rename(path_ / name, hidden);
+    disk_.rename(path_ / name, hidden);
   }
-  disk.remove(hidden);
+  disk_.remove(hidden);
 }
 
 }  // namespace tessera::serving

@@ -71,7 +71,7 @@ class PublishedDirectory {
 
   /// Errors:  c10::Error if another Publisher can lock the directory, because it was moved
   ///          or because the lock file was removed.
-  void check_lock(const std::string& where) const;
+  void check_lock() const;
 
   /// Whether all versions from `base` to the current one are there, so that a reader can
   /// read a version that builds on them.
@@ -79,11 +79,11 @@ class PublishedDirectory {
 
   /// Writes a version and makes CURRENT name it. Returns the number of bytes of the
   /// version's data. After an error, CURRENT still names the previous version.
-  int64_t write(const VersionContent& content, Disk& disk);
+  int64_t write(const VersionContent& content);
 
   /// Removes old versions. Keeps the newest `count` versions, all versions that are at
   /// most `seconds` old, the current version, and the versions that these build on.
-  void keep(int64_t count, double seconds, Disk& disk);
+  void keep(int64_t count, double seconds);
 
  private:
   struct Written {
@@ -92,9 +92,10 @@ class PublishedDirectory {
   };
 
   void find_versions(const std::string& where);
-  void remove_version(int64_t version, Disk& disk);
+  void remove_version(int64_t version);
 
   std::filesystem::path path_;
+  Disk disk_{"[Publisher::publish]"};
   std::optional<FileLock> lock_;
   std::optional<VersionLink> current_;
   int64_t next_version_ = 1;

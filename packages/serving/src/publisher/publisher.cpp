@@ -35,8 +35,6 @@ namespace tessera::serving {
 
 namespace {
 
-constexpr const char* kPublish = "[Publisher::publish]";
-
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {
@@ -210,7 +208,7 @@ class ItemPublisher {
     if (needs_base_ && !attributes_.empty()) {
       const ItemAttributes attributes(attributes_, kPublisher);
       TESSERA_CHECK_VALUE(
-          ItemCatalogue(taken_.ids, &attributes).has_attributes(),
+          ItemCatalogue(taken_.ids, attributes).has_attributes(),
           "[Publisher] the attributes have no row about an item of the model, whose ids begin with {}. Correct the column of '{}'.",
           taken_.ids.front(),
           shorten(options_.item));
@@ -365,7 +363,10 @@ class Publisher::Impl {
       : options_((check_options(options), std::move(options))),
         model_(std::move(model)),
         ranks_(model_.ranks()) {
-    check_directory(directory);
+    TESSERA_CHECK_VALUE(
+        !directory.empty(),
+        "[Publisher] expected a directory, but got ''. Pass a path.");
+    check_path(directory, kPublisher);
     ranks_.broadcast(Rendezvous::kSaveCheckpoint, [&] {
       directory_.emplace(directory, kPublisher);
       read_file(kPipeline, options_.pipeline);
@@ -396,7 +397,7 @@ class Publisher::Impl {
     const Clock::time_point begin = Clock::now();
     plan_ = ranks_.broadcast(Rendezvous::kSaveCheckpoint, [&] {
       plan_.report = {.version = directory_->next_version()};
-      directory_->check_lock(kPublish);
+      directory_->check_lock();
       plan_.wants_base = info.base ||
           (plan_.chain.base != 0 && !directory_->has_chain(plan_.chain.base));
       plan_.has_new_items = items_ && items_->is_due();
@@ -414,7 +415,7 @@ class Publisher::Impl {
             copy_now(table);
           }
         } else {
-          plan_.report.bytes = write(content);
+          plan_.report.bytes = directory_->write(content);
           commit();
         }
       });
@@ -428,7 +429,7 @@ class Publisher::Impl {
       writing_ = std::async(
           std::launch::async,
           [this, shared, begin, report = plan_.report]() mutable {
-            report.bytes = write(*shared);
+            report.bytes = directory_->write(*shared);
             finish(report, begin);
           });
     } else {
@@ -463,13 +464,6 @@ class Publisher::Impl {
     bool has_new_items = false;
     PublishReport report = {};
   };
-
-  static void check_directory(const std::string& directory) {
-    TESSERA_CHECK_VALUE(
-        !directory.empty(),
-        "[Publisher] expected a directory, but got ''. Pass a path.");
-    check_path(directory, kPublisher);
-  }
 
   void read_file(const char* name, const std::string& path) {
     if (!path.empty()) {
@@ -610,11 +604,6 @@ class Publisher::Impl {
     }
   }
 
-  int64_t write(const VersionContent& content) {
-    Disk disk(kPublish);
-    return directory_->write(content, disk);
-  }
-
   void finish(PublishReport report, Clock::time_point begin) {
     report.seconds = seconds_since(begin);
     {
@@ -625,9 +614,8 @@ class Publisher::Impl {
   }
 
   void keep_newest() {
-    Disk disk(kPublish);
     try {
-      directory_->keep(options_.keep_last, options_.keep_seconds, disk);
+      directory_->keep(options_.keep_last, options_.keep_seconds);
     } catch (const std::exception& error) {
       TORCH_WARN(reason_of(error), " Old versions take up the disk.");
     }

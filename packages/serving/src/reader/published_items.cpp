@@ -18,6 +18,9 @@ namespace tessera::serving {
 
 namespace {
 
+// What messages about requests begin with. Clients of a server do not see it.
+constexpr const char* kRecommend = "[Version::recommend]";
+
 void expect(bool is_valid, const std::string& where, const char* what) {
   TESSERA_CHECK_VALUE(
       is_valid,
@@ -83,41 +86,42 @@ bool solve_symmetric(std::vector<double>& matrix, std::vector<double>& b) {
 }  // namespace
 
 BaseItems::BaseItems(
-    const std::function<std::string_view(const char* name)>& file,
-    const std::string& where) {
-  file_ = read_fields<ItemsFile>(
-      parse_json(file(kItems), where), where.substr(1, where.find(']') - 1));
-  ids_ = integers_in(file(kItemIds), where);
+    const std::function<std::string_view(const char* name)>& read,
+    const std::string& where)
+    : file(read_fields<ItemsFile>(
+          parse_json(read(kItems), where),
+          where.substr(1, where.find(']') - 1))),
+      ids(integers_in(read(kItemIds), where)),
+      attributes(
+          read(kItemAttributes).empty()
+              ? ItemAttributes()
+              : ItemAttributes(read(kItemAttributes), where)),
+      catalogue(ids, attributes) {
   expect(
-      !ids_.empty() && ids_.front() >= 0 &&
-          std::ranges::adjacent_find(ids_, std::greater_equal()) ==
-              ids_.end() &&
-          file_.num_candidates >= 0,
+      !ids.empty() && ids.front() >= 0 &&
+          std::ranges::adjacent_find(ids, std::greater_equal()) == ids.end() &&
+          file.num_candidates >= 0,
       where,
       "ids");
-  if (const std::string_view bytes = file(kItemAttributes); !bytes.empty()) {
-    attributes_.emplace(bytes, where);
-  }
-  catalogue_.emplace(ids_, attributes());
-  const auto seen = integers_in(file(kSeenItems), where);
+  const auto seen = integers_in(read(kSeenItems), where);
   if (!seen.empty()) {
     const int64_t num_users = seen.front();
     expect(num_users >= 0 && num_users < std::ssize(seen) - 1, where, "users");
-    seen_splits_ = seen.subspan(1, static_cast<size_t>(num_users) + 1);
-    seen_ids_ = seen.subspan(seen_splits_.size() + 1);
+    seen_splits = seen.subspan(1, static_cast<size_t>(num_users) + 1);
+    seen_ids = seen.subspan(seen_splits.size() + 1);
     expect(
-        are_row_splits(seen_splits_.data(), num_users, std::ssize(seen_ids_)),
+        are_row_splits(seen_splits.data(), num_users, std::ssize(seen_ids)),
         where,
         "users");
   }
 }
 
 std::span<const int64_t> BaseItems::seen(int64_t user) const {
-  if (user < 0 || user + 1 >= std::ssize(seen_splits_)) {
+  if (user < 0 || user + 1 >= std::ssize(seen_splits)) {
     return {};
   }
-  const auto splits = seen_splits_.subspan(user, 2);
-  return seen_ids_.subspan(splits[0], splits[1] - splits[0]);
+  const auto splits = seen_splits.subspan(user, 2);
+  return seen_ids.subspan(splits[0], splits[1] - splits[0]);
 }
 
 ItemSearch::ItemSearch(
@@ -143,8 +147,8 @@ ItemSearch::ItemSearch(
              table->file().dim == dim &&
              (rows < 0 || table->file().vocabulary_size == rows));
       };
-  const int64_t size = items_->catalogue().size();
-  const auto& fold_in = items_->file().fold_in;
+  const int64_t size = items_->catalogue.size();
+  const auto& fold_in = items_->file.fold_in;
   expect(
       fits(vectors_, dim(), size) && fits(exact_vectors_, dim(), size) &&
           fits(popularity_, 1, size) && fits(users_, dim(), -1) &&
@@ -165,18 +169,18 @@ RecommendedFrom ItemSearch::from_of(
     bool has_program) const {
   const bool has_vector = has_program || has_row(request);
   const bool is_known = has_vector && request.user &&
-      *request.user >= items_->file().num_reserved_users;
+      *request.user >= items_->file.num_reserved_users;
   const bool has_items =
       request.items && std::ranges::any_of(*request.items, [&](int64_t id) {
-        return id >= items_->file().num_reserved_items;
+        return id >= items_->file.num_reserved_items;
       });
   const bool suits_query =
       request.user ? is_known : !request.items || has_items;
   if (!request.vector.empty()) {
     return RecommendedFrom::kQuery;
   }
-  if (!is_known && items_->file().fold_in && request.items &&
-      !items_->catalogue().rows_of(*request.items).empty()) {
+  if (!is_known && items_->file.fold_in && request.items &&
+      !items_->catalogue.rows_of(*request.items).empty()) {
     return RecommendedFrom::kFoldIn;
   }
   return suits_query && has_vector ? RecommendedFrom::kQuery
@@ -185,27 +189,27 @@ RecommendedFrom ItemSearch::from_of(
 
 ItemSearch::Query ItemSearch::prepare(
     RecommendRequest request,
-    const std::string& where,
     const std::function<std::vector<float>()>& program) const {
-  const ItemCatalogue& catalogue = items_->catalogue();
+  const ItemCatalogue& catalogue = items_->catalogue;
   Query query{.request = std::move(request)};
   RecommendRequest& given = query.request;
-  catalogue.check_k(given.k, where);
+  catalogue.check_k(given.k, kRecommend);
   TESSERA_CHECK_VALUE(
       !given.user || *given.user >= 0,
-      "{} user must be >= 0, but is {}. Correct the id.",
-      where,
+      "[Version::recommend] user must be >= 0, but is {}. Correct the id.",
       *given.user);
   TESSERA_CHECK_VALUE(
       !given.exclude_seen || given.items ||
           (given.user && items_->has_history()),
-      "{} exclude_seen needs the items of the user, or a user and a version that has the items of users. Send the items as '{}'.",
-      where,
-      items_->file().user_items);
-  query.allowed = catalogue.allowed(given.where, given.choose_from, where);
+      "[Version::recommend] exclude_seen needs the items of the user, or a user and a version that has the items of users. Send the items as '{}'.",
+      items_->file.user_items);
+  query.choice = {
+      .k = given.k,
+      .allowed = catalogue.allowed(given.where, given.choose_from, kRecommend),
+      .max_per_value = given.max_per_value};
   if (!given.diverse_column.empty()) {
-    query.diverse = &catalogue.diverse_column(
-        given.diverse_column, given.max_per_value, where);
+    query.choice.diverse = &catalogue.diverse_column(
+        given.diverse_column, given.max_per_value, kRecommend);
   }
   std::vector<int64_t> excluded = given.exclude;
   if (given.exclude_seen) {
@@ -217,42 +221,38 @@ ItemSearch::Query ItemSearch::prepare(
     }
   }
   query.excluded = catalogue.rows_of(excluded);
+  std::ranges::sort(query.excluded);
   query.from = from_of(given, program != nullptr);
   if (query.from == RecommendedFrom::kQuery && given.vector.empty() &&
       !has_row(given)) {
     given.vector = program();
   }
-  query.vector = vector_of(query, where);
+  query.vector = vector_of(query);
   return query;
 }
 
-std::vector<float> ItemSearch::vector_of(
-    const Query& query,
-    const std::string& where) const {
+std::vector<float> ItemSearch::vector_of(const Query& query) const {
   const RecommendRequest& request = query.request;
   if (query.from == RecommendedFrom::kPopularity) {
     TESSERA_CHECK_VALUE(
         popularity_ != nullptr,
-        "{} nothing is known about the user, and the version has no popularity of items. Send a known user or items that the model has.",
-        where);
+        "[Version::recommend] nothing is known about the user, and the version has no popularity of items. Send a known user or items that the model has.");
     return {};
   }
   std::vector<float> vector = query.from == RecommendedFrom::kFoldIn
-      ? solve(items_->catalogue().rows_of(*request.items))
+      ? solve(items_->catalogue.rows_of(*request.items))
       : request.vector.empty() ? rows_of(*users_, std::array{*request.user})
                                : request.vector;
   TESSERA_CHECK_VALUE(
       std::ssize(vector) == dim(),
-      "{} the vector of the user must have {} numbers, but has {}. Correct it.",
-      where,
+      "[Version::recommend] the vector of the user must have {} numbers, but has {}. Correct it.",
       dim(),
       vector.size());
   TESSERA_CHECK_VALUE(
       std::ranges::all_of(
           vector, [](float number) { return std::isfinite(number); }),
-      "{} the vector of the user has NaN or infinity, which have no order. Correct it.",
-      where);
-  if (items_->file().is_cosine) {
+      "[Version::recommend] the vector of the user has NaN or infinity, which have no order. Correct it.");
+  if (items_->file.is_cosine) {
     double squares = 0.0;
     for (const double number : vector) {
       squares += number * number;
@@ -268,8 +268,9 @@ std::vector<float> ItemSearch::vector_of(
 
 // The vector u that minimizes what FoldIn does, with targets and confidences of 1:
 // sum over items (1 - u v)^2 + confidence * sum over all others (u v)^2 + penalty |u|^2.
-std::vector<float> ItemSearch::solve(std::span<const int64_t> rows) const {
-  const FoldInFile& options = *items_->file().fold_in;
+std::vector<float> ItemSearch::solve(std::vector<int64_t> rows) const {
+  std::ranges::sort(rows);
+  const FoldInFile& options = *items_->file.fold_in;
   const auto size = static_cast<size_t>(dim());
   std::vector<double> matrix(size * size);
   if (products_ != nullptr) {
@@ -311,7 +312,7 @@ std::vector<float> ItemSearch::solve(std::span<const int64_t> rows) const {
 std::vector<std::vector<ScoredRow>> ItemSearch::search(
     std::span<const Query> queries,
     int64_t count) const {
-  const int64_t size = items_->catalogue().size();
+  const int64_t size = items_->catalogue.size();
   const float one = 1.0F;  // gives the popularity as the score
   std::vector<std::vector<ScoredRow>> found(queries.size());
   const auto search_in = [&](const PublishedTable* table,
@@ -322,13 +323,11 @@ std::vector<std::vector<ScoredRow>> ItemSearch::search(
     for (size_t i = 0; i < queries.size(); ++i) {
       const Query& query = queries[i];
       if (query.vector.empty() == is_popularity) {
-        const int64_t k = query.request.k;
         places.push_back(i);
         requests.push_back(
             {.vector = is_popularity ? &one : query.vector.data(),
-             .k = std::min(
-                 std::max(count, query.diverse == nullptr ? k : 4 * k), size),
-             .allowed = query.allowed.get(),
+             .k = std::min(std::max(count, query.choice.num_searched()), size),
+             .allowed = query.choice.allowed.get(),
              .excluded = query.excluded});
       }
     }
@@ -352,30 +351,23 @@ std::vector<std::vector<ScoredRow>> ItemSearch::search(
 
 RecommendResult ItemSearch::result(
     const Query& query,
-    const std::vector<ScoredRow>& rows,
+    std::vector<ScoredRow> rows,
     bool is_final) const {
-  const ItemCatalogue& catalogue = items_->catalogue();
-  const auto ranked = [&](int64_t count, const RowSet* allowed) {
-    const bool is_first = allowed == query.allowed.get();
-    if (is_first || is_final) {
-      return first_rows(rows, count, is_first ? nullptr : allowed, {});
-    }
+  const ItemCatalogue& catalogue = items_->catalogue;
+  const auto search_more = [&](int64_t count, const RowSet& allowed) {
     Query rest = query;
-    rest.allowed = std::make_shared<const RowSet>(*allowed);
+    rest.choice.allowed = std::make_shared<const RowSet>(allowed);
     return search(std::span(&rest, 1), count).front();
   };
-  const std::vector<ScoredRow> chosen = catalogue.choose(
-      query.request.k,
-      query.diverse,
-      query.request.max_per_value,
-      query.allowed.get(),
-      ranked);
+  const RowSet* allowed = query.choice.allowed.get();
   RecommendResult result{
       .from = query.from,
-      .passed =
-          query.allowed == nullptr ? catalogue.size() : query.allowed->count(),
+      .passed = allowed == nullptr ? catalogue.size() : allowed->count(),
       .has_history = query.has_history};
-  for (const ScoredRow& row : chosen) {
+  for (const ScoredRow& row : catalogue.choose(
+           query.choice,
+           std::move(rows),
+           is_final ? ItemCatalogue::Search() : search_more)) {
     result.ids.push_back(catalogue.id_of(row.number));
     result.scores.push_back(row.score);
   }

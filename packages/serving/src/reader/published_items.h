@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,37 +20,25 @@
 namespace tessera::serving {
 
 /// What a base says about the items that it recommends. All versions of the base share it.
-class BaseItems {
- public:
-  /// `file` returns an attached file, or nothing.
+struct BaseItems {
+  /// `read` returns an attached file, or nothing.
   /// Errors:  ValueError beginning with `where` for files that do not fit together.
   BaseItems(
-      const std::function<std::string_view(const char* name)>& file,
+      const std::function<std::string_view(const char* name)>& read,
       const std::string& where);
 
-  const ItemsFile& file() const {
-    return file_;
-  }
-  const ItemCatalogue& catalogue() const {
-    return *catalogue_;
-  }
-  /// nullptr: the version has none.
-  const ItemAttributes* attributes() const {
-    return attributes_ ? &*attributes_ : nullptr;
-  }
   /// The items of the published history of a user.
   std::span<const int64_t> seen(int64_t user) const;
   bool has_history() const {
-    return !seen_splits_.empty();
+    return !seen_splits.empty();
   }
 
- private:
-  ItemsFile file_;
-  std::span<const int64_t> ids_;
-  std::optional<ItemAttributes> attributes_;
-  std::optional<ItemCatalogue> catalogue_;
-  std::span<const int64_t> seen_splits_;
-  std::span<const int64_t> seen_ids_;
+  ItemsFile file;
+  std::span<const int64_t> ids;
+  ItemAttributes attributes;
+  ItemCatalogue catalogue;
+  std::span<const int64_t> seen_splits;
+  std::span<const int64_t> seen_ids;
 };
 
 /// The items of one version, and how requests find them.
@@ -80,15 +67,13 @@ class ItemSearch {
     RecommendedFrom from = RecommendedFrom::kQuery;
     bool has_history = false;
     std::vector<float> vector = {};  // [dim], or empty for kPopularity
-    std::shared_ptr<const RowSet> allowed = {};  // nullptr: all rows
+    ItemChoice choice = {};
     std::vector<int64_t> excluded = {};  // rows, ascending
-    const AttributeColumn* diverse = nullptr;
   };
   /// `program` gives the vector of a user who has no other one. nullptr: there is none.
-  /// Errors:  ValueError that begins with `where`.
+  /// Errors:  ValueError for a request that does not fit the items.
   Query prepare(
       RecommendRequest request,
-      const std::string& where,
       const std::function<std::vector<float>()>& program = nullptr) const;
 
   /// The best rows of each query: `count` or more, or all if there are fewer. Diversity is
@@ -102,7 +87,7 @@ class ItemSearch {
   /// scored them.
   RecommendResult result(
       const Query& query,
-      const std::vector<ScoredRow>& rows,
+      std::vector<ScoredRow> rows,
       bool is_final) const;
 
  private:
@@ -110,9 +95,8 @@ class ItemSearch {
   bool has_row(const RecommendRequest& request) const;
   RecommendedFrom from_of(const RecommendRequest& request, bool has_program)
       const;
-  std::vector<float> vector_of(const Query& query, const std::string& where)
-      const;
-  std::vector<float> solve(std::span<const int64_t> rows) const;
+  std::vector<float> vector_of(const Query& query) const;
+  std::vector<float> solve(std::vector<int64_t> rows) const;
 
   std::shared_ptr<const BaseItems> items_;
   // nullptr: the version has no such table.

@@ -257,7 +257,7 @@ struct Reader::Impl {
     };
     while (!chain.back().file.is_base()) {
       const std::optional<VersionLink> previous = chain.back().file.previous;
-      if (known != nullptr && known->impl().link == previous) {
+      if (known != nullptr && known->impl().link() == previous) {
         break;
       }
       check(previous && previous->version >= base);
@@ -338,7 +338,7 @@ struct Reader::Impl {
       return std::nullopt;
     }
     const VersionPtr known = current.get();
-    if (known != nullptr && known->impl().link == newest) {
+    if (known != nullptr && known->impl().link() == newest) {
       change_status([](ReaderStatus& status) { status.problem.clear(); });
       return std::nullopt;
     }

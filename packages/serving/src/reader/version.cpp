@@ -19,19 +19,17 @@ namespace {
 
 // Fills the members that are new in every version.
 void add_file(const VersionData& data, Version::Impl& impl) {
-  const VersionFile& file = data.file;
-  impl.link = {.version = file.version, .xxh3 = data.xxh3};
-  impl.base = file.base;
-  impl.step = file.step;
-  impl.time = file.time;
-  for (const MetricFile& metric : file.metrics) {
+  impl.version_json = data.file;
+  impl.xxh3 = data.xxh3;
+  for (const MetricFile& metric : impl.version_json.metrics) {
     impl.metrics[metric.name] = metric.value;
   }
-  for (size_t i = 0; i < file.dense.size(); ++i) {
+  for (size_t i = 0; i < data.dense.size(); ++i) {
+    const DenseFile& dense = impl.version_json.dense[i];
     impl.dense.push_back(
-        {.name = file.dense[i].name,
-         .dtype = file.dense[i].dtype,
-         .shape = file.dense[i].shape,
+        {.name = dense.name,
+         .dtype = dense.dtype,
+         .shape = dense.shape,
          .bytes = data.dense[i]});
   }
   impl.dense_owner = data.dense_owner;
@@ -255,7 +253,6 @@ std::shared_ptr<const Version> make_version(
     numbers[table.name] = impl->tables.size();
     impl->tables.emplace_back(table, base, where);
   }
-  impl->feature_files = base.file.features;
   for (const FeatureFile& feature : base.file.features) {
     const size_t table = numbers.at(feature.table);
     impl->features.push_back(
@@ -289,12 +286,13 @@ std::shared_ptr<const Version> make_next_version(
     const std::string& where) {
   const Version::Impl& old = version.impl();
   TESSERA_CHECK_VALUE(
-      next.file.base == old.base && next.file.previous == old.link &&
-          next.file.features == old.feature_files &&
+      next.file.base == old.version_json.base &&
+          next.file.previous == old.link() &&
+          next.file.features == old.version_json.features &&
           next.file.tables.size() == old.tables.size(),
       "{} it does not continue version {}. The file is damaged, or of another training.",
       where,
-      old.link.version);
+      old.version_json.version);
   auto impl = std::make_unique<Version::Impl>();
   for (size_t i = 0; i < old.tables.size(); ++i) {
     impl->tables.push_back(
@@ -302,7 +300,6 @@ std::shared_ptr<const Version> make_next_version(
   }
   impl->features = old.features;
   impl->feature_infos = old.feature_infos;
-  impl->feature_files = old.feature_files;
   impl->files = old.files;
   if (old.items != nullptr) {
     impl->items = std::make_unique<const ItemSearch>(
@@ -318,19 +315,19 @@ Version::Version(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 Version::~Version() = default;
 
 int64_t Version::number() const {
-  return impl_->link.version;
+  return impl_->version_json.version;
 }
 
 int64_t Version::base() const {
-  return impl_->base;
+  return impl_->version_json.base;
 }
 
 int64_t Version::step() const {
-  return impl_->step;
+  return impl_->version_json.step;
 }
 
 double Version::time() const {
-  return impl_->time;
+  return impl_->version_json.time;
 }
 
 const std::map<std::string, double>& Version::metrics() const {
@@ -465,13 +462,13 @@ std::vector<RecommendResult> Version::recommend(
       number());
   std::vector<ItemSearch::Query> queries;
   for (const RecommendRequest& request : requests) {
-    queries.push_back(impl_->items->prepare(request, "[Version::recommend]"));
+    queries.push_back(impl_->items->prepare(request));
   }
-  const auto rows = impl_->items->search(queries, /*count=*/1);
+  auto rows = impl_->items->search(queries, /*count=*/1);
   std::vector<RecommendResult> results;
   for (size_t i = 0; i < queries.size(); ++i) {
-    results.push_back(
-        impl_->items->result(queries[i], rows[i], /*is_final=*/false));
+    results.push_back(impl_->items->result(
+        queries[i], std::move(rows[i]), /*is_final=*/false));
   }
   return results;
 }

@@ -23,10 +23,8 @@ struct Version::Impl {
     IdRule rule = {};
   };
 
-  VersionLink link = {};
-  int64_t base = 0;
-  int64_t step = 0;
-  double time = 0.0;
+  VersionFile version_json = {};
+  std::string xxh3 = {};  // of version_json
   std::map<std::string, double> metrics = {};
   std::vector<PublishedTable> tables = {};
   std::vector<Feature> features = {};
@@ -34,13 +32,15 @@ struct Version::Impl {
   std::vector<TableInfo> table_infos = {};
   std::vector<DenseWeight> dense = {};
   std::map<std::string, std::string_view, std::less<>> files = {};
-  std::vector<FeatureFile> feature_files = {};
   // nullptr: the version has no items to recommend.
   std::unique_ptr<const ItemSearch> items = {};
   // The owners of the bytes that the members above point to. The first one is the base.
   std::vector<std::shared_ptr<const void>> owners = {};
   std::shared_ptr<const void> dense_owner = {};
 
+  VersionLink link() const {
+    return {.version = version_json.version, .xxh3 = xxh3};
+  }
   /// The bytes of an attached file, or nothing.
   std::string_view file(std::string_view name) const {
     const auto found = files.find(name);

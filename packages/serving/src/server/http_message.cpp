@@ -2,6 +2,7 @@
 #include "packages/serving/src/server/http_message.h"
 
 #include <boost/beast/http/status.hpp>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -12,31 +13,18 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
-#include <iomanip>
-#include <locale>
 #include <mutex>
-#include <sstream>
 #include <utility>
 
 namespace tessera::serving {
 
 namespace {
 
-// The date of now, such as "Sun, 06 Nov 1994 08:49:37 GMT". strftime() would
-// write it in the language of the process.
+// The date of now in English, such as "Sun, 06 Nov 1994 08:49:37 GMT".
 std::string date_text() {
   const std::time_t now = std::time(nullptr);
   std::tm utc = {};
-  std::ostringstream text;
-  text.imbue(std::locale::classic());
-  text << std::put_time(::gmtime_r(&now, &utc), "%a, %d %b %Y %T GMT");
-  return text.str();
-}
-
-}  // namespace
-
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return fmt::format("{:%a, %d %b %Y %T} GMT", *::gmtime_r(&now, &utc));
 }
 
 void append_number(std::string& text, float number) {
@@ -52,6 +40,21 @@ void append_number(std::string& text, float number) {
   if (number == 0.0F && std::signbit(number)) {
     text += ".0";
   }
+}
+
+}  // namespace
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void append_numbers(std::string& text, std::span<const float> numbers) {
+  text += '[';
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    text += i == 0 ? "" : ",";
+    append_number(text, numbers[i]);
+  }
+  text += ']';
 }
 
 HttpResponse error_response(

@@ -3,6 +3,7 @@
 
 #include <tessera/common/json.h>
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,10 +31,10 @@ struct HttpResponse {
 /// JSON as text for a client. Bytes that are not UTF-8, as a path may have, are replaced.
 std::string text_of(const Json& json);
 
-/// Appends the shortest text that a parser reads as the same float. A number that is not
-/// finite becomes "null", because JSON has no text for it. The float -0 becomes "-0.0",
-/// because a parser would read "-0" as an integer, which has no sign.
-void append_number(std::string& text, float number);
+/// Appends a list with the shortest texts that a parser reads as the same floats. A number
+/// that is not finite becomes "null", because JSON has no text for it. The float -0 becomes
+/// "-0.0", because a parser would read "-0" as an integer, which has no sign.
+void append_numbers(std::string& text, std::span<const float> numbers);
 
 /// The response {"error": problem}, with more header lines.
 HttpResponse error_response(

@@ -18,8 +18,6 @@
 
 namespace tessera::serving {
 
-inline constexpr const char* kScoreWhere = "/score";
-
 /// What the pipeline makes, and text that is repeated, count as one value per so many bytes.
 inline constexpr size_t kBytesOfValue = 64;
 
@@ -30,9 +28,14 @@ class InputReader {
   /// What the names of an object may be. kAny: of columns and inputs.
   enum class Form { kAny, kColumns, kInputs };
 
-  /// `where` is the path of the request.
-  InputReader(const char* where, const RequestContext& context)
-      : where_(where), context_(context), values_(where, context) {}
+  /// What the rows beside the user are. Examples are those of one feature, and have no
+  /// columns of others.
+  enum class Rows { kCandidates, kExamples };
+
+  explicit InputReader(
+      const RequestContext& context,
+      Rows rows = Rows::kCandidates)
+      : rows_(rows), context_(context), values_(context) {}
 
   RequestValues& values() {
     return values_;
@@ -93,7 +96,7 @@ class InputReader {
   /// The inputs, with those that the pipeline makes.
   ScoreRequest finish() {
     if (has_columns()) {
-      const auto inputs = context_.pipeline->inputs(context_.inputs);
+      const auto inputs = context_.made();
       for (const auto& input : inputs) {
         used_.insert(input.columns.begin(), input.columns.end());
       }
@@ -158,13 +161,11 @@ class InputReader {
     TESSERA_CHECK_VALUE(
         column == nullptr || form == Form::kColumns ||
             !takes_numbers(*column) || !is_input(name),
-        "[{}] {}: this is a column of the pipeline and an input of the model, so its numbers could be of either. Put raw values into \"columns\", as in {{\"columns\":{{\"age\":45}}}}, and what the pipeline has made of them into \"inputs\".",
-        where_,
+        "{}: this is a column of the pipeline and an input of the model, so its numbers could be of either. Put raw values into \"columns\", as in {{\"columns\":{{\"age\":45}}}}, and what the pipeline has made of them into \"inputs\".",
         shorten(place));
     TESSERA_CHECK_VALUE(
         column != nullptr ? !has_column(name) : inputs_.insert(name).second,
-        "[{}] the request has '{}' twice. Name each input once.",
-        where_,
+        "the request has '{}' twice. Name each input once.",
         shorten(name));
     return column;
   }
@@ -195,8 +196,7 @@ class InputReader {
       }
       TESSERA_CHECK_VALUE(
           std::max(of_user, of_candidates) == std::ssize(arguments),
-          "[{}] a function makes the column '{}' from the columns {}. Send all of them, on one side.",
-          where_,
+          "a function makes the column '{}' from the columns {}. Send all of them, on one side.",
           shorten(name),
           shorten_all(arguments));
       used_.insert(arguments.begin(), arguments.end());
@@ -230,13 +230,12 @@ class InputReader {
                                              : kind == 0);
   }
 
-  // A /lookup is of one feature, and takes no other columns.
+  // Refuses columns of examples that their feature does not need.
   void check_used(const Inputs& inputs) const {
     for (const auto& [name, column] : candidates_.entries()) {
       TESSERA_CHECK_VALUE(
-          is_score_ || used_.contains(name),
-          "[{}] values.{}: the pipeline makes '{}' from the columns {}. Leave this one out.",
-          where_,
+          rows_ == Rows::kCandidates || used_.contains(name),
+          "values.{}: the pipeline makes '{}' from the columns {}. Leave this one out.",
           shorten(name),
           shorten(inputs.front().name),
           shorten_all(inputs.front().columns));
@@ -257,8 +256,7 @@ class InputReader {
       }
       TESSERA_CHECK_VALUE(
           sent == std::ssize(input.columns) && !inputs_.contains(input.name),
-          "[{}] the pipeline makes the input '{}' from the columns {}. Send all of these columns, or none of them and the input in \"inputs\".",
-          where_,
+          "the pipeline makes the input '{}' from the columns {}. Send all of these columns, or none of them and the input in \"inputs\".",
           shorten(input.name),
           shorten_all(input.columns));
       const ScoreInputInfo* info = find_named(context_.inputs, input.name);
@@ -378,8 +376,7 @@ class InputReader {
       const auto values = values_.row_of(row, place);
       TESSERA_CHECK_VALUE(
           !values.empty() && values.size() == rows.front().size(),
-          "[{}] {}: expected at least one number, and as many in each list, but got {} and {}. Its values are numbers, because '{}' is not a feature; the features are {}.",
-          where_,
+          "{}: expected at least one number, and as many in each list, but got {} and {}. Its values are numbers, because '{}' is not a feature; the features are {}.",
           shorten(place),
           rows.front().size(),
           values.size(),
@@ -394,13 +391,12 @@ class InputReader {
       const Json& json,
       const std::string& name,
       const std::string& place) {
-    const char* entry = is_score_ ? "candidate" : "example";
+    const char* entry = rows_ == Rows::kCandidates ? "candidate" : "example";
     const auto list = values_.list_of(
         json, place, fmt::format("a list with one entry per {}", entry));
     TESSERA_CHECK_VALUE(
         !list.empty(),
-        "[{}] {}: expected at least one {}, but the list is empty.",
-        where_,
+        "{}: expected at least one {}, but the list is empty.",
         shorten(place),
         entry);
     if (request_.num_candidates == 0) {
@@ -409,8 +405,7 @@ class InputReader {
     }
     TESSERA_CHECK_VALUE(
         std::ssize(list) == request_.num_candidates,
-        "[{}] {}: expected one entry per {} in each list, but '{}' has {} and '{}' has {}.",
-        where_,
+        "{}: expected one entry per {} in each list, but '{}' has {} and '{}' has {}.",
         shorten(place),
         entry,
         shorten(first_list_),
@@ -420,8 +415,7 @@ class InputReader {
     return list;
   }
 
-  const std::string where_;
-  const bool is_score_ = where_ == kScoreWhere;
+  const Rows rows_;
   const RequestContext& context_;
   RequestValues values_;
   ScoreRequest request_ = {};
@@ -434,27 +428,23 @@ class InputReader {
 
 /// The ids that the pipeline makes of a list of values, or of an object of columns.
 inline IdLists read_raw_ids(
-    const char* where,
     const std::string& place,
     const Json& values,
     const std::string& feature,
     RequestContext context) {
-  RequestValues(where, context).check_pipeline();
+  RequestValues(context).check_pipeline();
   context.inputs = {{.name = feature}};
-  const auto made = context.pipeline == nullptr
-      ? std::vector<PublishedPipeline::Input>()
-      : context.pipeline->inputs(context.inputs);
+  const auto made = context.made();
   TESSERA_CHECK_VALUE(
       !made.empty(),
-      "[{}] {}: this version has no pipeline that makes '{}'. Send ids.",
-      where,
+      "{}: this version has no pipeline that makes '{}'. Send ids.",
       place,
       shorten(feature));
   const std::vector<std::string>& columns = made.front().columns;
   const Json entries = values.is_object() || columns.size() > 1
       ? values
       : Json::object({{columns.front(), values}});
-  InputReader reader(where, context);
+  InputReader reader(context, InputReader::Rows::kExamples);
   if (entries.is_object()) {
     reader.read(
         entries, place, /*is_of_user=*/false, InputReader::Form::kColumns);
@@ -462,8 +452,7 @@ inline IdLists read_raw_ids(
   std::vector<ScoreInput> inputs = reader.finish().candidates;
   TESSERA_CHECK_VALUE(
       !inputs.empty(),
-      "[{}] {}: expected an object with lists for the columns {}, from which the pipeline makes '{}'.",
-      where,
+      "{}: expected an object with lists for the columns {}, from which the pipeline makes '{}'.",
       place,
       shorten_all(columns),
       shorten(feature));

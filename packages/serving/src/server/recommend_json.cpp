@@ -23,16 +23,13 @@ struct DiversityFields {
   TESSERA_FIELDS(column, max_per_value)
 };
 
-// The keys of a request that need no version to be read.
-struct RecommendFields {
-  int64_t k = RecommendRequest().k;
-  std::string where = {};
-  bool exclude_seen = false;
-  std::optional<DiversityFields> diversity = {};
-  std::vector<std::string> show = {};
-
-  TESSERA_FIELDS(k, where, exclude_seen, diversity, show)
-};
+// Reads a key, if the request has it.
+template <class Field>
+void read_key(const Json& json, const char* key, Field& field) {
+  if (json.contains(key)) {
+    field = JsonValue<Field>::read(json.at(key), key);
+  }
+}
 
 // Reads a list of raw values or ids of items.
 std::vector<int64_t> read_items(
@@ -53,32 +50,18 @@ std::vector<int64_t> read_items(
   if (are_lists(items)) {
     values.refuse(items.front(), place, "a list of items");
   }
-  const BaseItems& published = context.search.items();
+  const BaseItems& published = context.items;
   const std::vector<int64_t> ids = has_ids || context.item_values == nullptr
       ? values.read_id_rows(items, place).ids
-      : read_raw_ids(
-            "/recommend", place, json, published.file().item, context.user)
-            .ids;
+      : read_raw_ids(place, json, published.file.item, context.user).ids;
   for (size_t i = 0; key == "choose_from" && i < ids.size(); ++i) {
     TESSERA_CHECK_VALUE(
-        ids.size() != items.size() || published.catalogue().row_of(ids[i]) >= 0,
-        "[/recommend] {}: this version has no item {}. Leave it out.",
+        ids.size() != items.size() || published.catalogue.row_of(ids[i]) >= 0,
+        "{}: this version has no item {}. Leave it out.",
         place,
         shorten(text_of(items[i])));
   }
   return ids;
-}
-
-// Reads the keys of a request that need no version.
-RecommendFields read_keys(const Json& json) {
-  RecommendFields fields;
-  RecommendFields::visit_fields(fields, [&](const char* name, auto& field) {
-    using Field = std::remove_cvref_t<decltype(field)>;
-    if (json.contains(name)) {
-      field = JsonValue<Field>::read(json.at(name), name);
-    }
-  });
-  return fields;
 }
 
 // Reads the inputs of the user.
@@ -94,16 +77,16 @@ void read_user(
   for (const auto& entry : read.columns.entries()) {
     TESSERA_CHECK_VALUE(
         context.is_of_user(entry.first),
-        "[/recommend] user: no input of a user is made from the column '{}'. The columns are {}. Correct the name, or leave it out.",
+        "user: no input of a user is made from the column '{}'. The columns are {}. Correct the name, or leave it out.",
         shorten(entry.first),
         shorten_all(context.user_columns));
   }
   read.inputs = reader.finish().user;
-  const ItemsFile& file = context.search.items().file();
+  const ItemsFile& file = context.items.file;
   for (const ScoreInput& input : read.inputs) {
     TESSERA_CHECK_VALUE(
         find_named(context.user.inputs, input.name),
-        "[/recommend] user: there is no input '{}' of a user. The inputs are {}. Correct the name, or leave it out.",
+        "user: there is no input '{}' of a user. The inputs are {}. Correct the name, or leave it out.",
         shorten(input.name),
         join_names(context.user.inputs, shortened_name));
     const auto* ids = std::get_if<IdLists>(&input.values);
@@ -112,7 +95,7 @@ void read_user(
     } else if (ids != nullptr && input.name == file.user) {
       TESSERA_CHECK_VALUE(
           ids->ids.size() <= 1,
-          "[/recommend] user: expected one id as '{}', but got {}. Send one user in each request.",
+          "user: expected one id as '{}', but got {}. Send one user in each request.",
           shorten(input.name),
           ids->ids.size());
       if (!ids->ids.empty()) {
@@ -134,7 +117,7 @@ RawColumns::Column column_of(
       column.row_splits.emplace(1, 0);
     }
     for (const int64_t id : ids) {
-      const int64_t row = items.attributes()->row_of(id);
+      const int64_t row = items.attributes.row_of(id);
       for (const int64_t value : attribute.values_of(row)) {
         values.push_back(data::is_missing(value) ? missing : to_value(value));
       }
@@ -155,40 +138,41 @@ RawColumns::Column column_of(
   return column;
 }
 
-// Appends "key": [...] to an object.
+// Appends "key":[...] to an object.
 void append_column(
     std::string& text,
     std::string_view key,
     const RawColumns::Column& column) {
   text += text.ends_with('{') ? "" : ",";
-  text += text_of(std::string(key)) + ":[";
-  const auto append = [&](const auto& values, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto& value = values[i];
-      text += i == begin ? "" : ",";
-      if (data::is_missing(value)) {
-        text += "null";
-      } else if constexpr (std::is_same_v<decltype(value), const float&>) {
-        append_number(text, value);
-      } else {
-        text += text_of(value);
+  text += text_of(std::string(key)) + ":";
+  const auto append = [&]<class T>(std::span<const T> values) {
+    if constexpr (std::is_same_v<T, float>) {
+      append_numbers(text, values);
+    } else {
+      text += '[';
+      for (size_t i = 0; i < values.size(); ++i) {
+        text += i == 0 ? "" : ",";
+        text += data::is_missing(values[i]) ? "null" : text_of(values[i]);
       }
+      text += ']';
     }
   };
   std::visit(
-      [&](const auto& values) {
+      [&]<class T>(const std::vector<T>& values) {
+        const std::span<const T> all = values;
         if (!column.row_splits) {
-          append(values, 0, std::ssize(values));
+          append(all);
           return;
         }
-        for (size_t i = 0; i + 1 < column.row_splits->size(); ++i) {
-          text += i == 0 ? "[" : ",[";
-          append(values, (*column.row_splits)[i], (*column.row_splits)[i + 1]);
-          text += ']';
+        const std::vector<int64_t>& splits = *column.row_splits;
+        text += '[';
+        for (size_t i = 0; i + 1 < splits.size(); ++i) {
+          text += i == 0 ? "" : ",";
+          append(all.subspan(splits[i], splits[i + 1] - splits[i]));
         }
+        text += ']';
       },
       column.values);
-  text += ']';
 }
 
 }  // namespace
@@ -196,8 +180,11 @@ void append_column(
 RecommendContext::RecommendContext(
     const RequestContext& scores,
     bool has_scores)
-    : search(*scores.version.impl().items), scores(scores), user(scores) {
-  const ItemsFile& file = search.items().file();
+    : search(*scores.version.impl().items),
+      items(search.items()),
+      scores(scores),
+      user(scores) {
+  const ItemsFile& file = items.file;
   num_candidates = has_scores ? file.num_candidates : 0;
   has_query = scores.options.query && !scores.version.query_program().empty();
   user.inputs = {
@@ -218,19 +205,18 @@ RecommendContext::RecommendContext(
   if (scores.pipeline == nullptr) {
     return;
   }
-  const PublishedPipeline& pipeline = *scores.pipeline;
-  if (const auto* output = find_named(pipeline.outputs(), file.item)) {
+  if (const auto* output = find_named(scores.pipeline->outputs(), file.item)) {
     item_columns = output->columns;
   }
-  if (search.items().attributes() != nullptr && item_columns.size() == 1) {
-    const auto* values = find_named(
-        search.items().attributes()->columns(), item_columns.front());
+  if (item_columns.size() == 1) {
+    const auto* values =
+        find_named(items.attributes.columns(), item_columns.front());
     item_values = values != nullptr && !values->has_lists() ? values : nullptr;
   }
 
   std::vector<std::string> columns;  // of candidates, but given by the user
   if (num_candidates > 0) {
-    for (const auto& made : pipeline.inputs(scores.inputs)) {
+    for (const auto& made : scores.made()) {
       ScoreInputInfo input{.name = made.name, .width = made.num_numbers};
       const ScoreInputInfo* listed = find_named(scores.inputs, made.name);
       input.is_of_user = listed != nullptr
@@ -255,7 +241,7 @@ RecommendContext::RecommendContext(
       user_columns.push_back(column);
     }
   };
-  for (const auto& made : pipeline.inputs(user.inputs)) {
+  for (const auto& made : user.made()) {
     std::ranges::for_each(made.columns, add_column);
   }
   std::ranges::for_each(columns, add_column);
@@ -263,9 +249,8 @@ RecommendContext::RecommendContext(
 
 bool RecommendContext::is_of_items(const std::string& column) const {
   const auto is_known = [&](const std::string& name) {
-    const ItemAttributes* attributes = search.items().attributes();
     return std::ranges::count(item_columns, name) > 0 ||
-        (attributes != nullptr && find_named(attributes->columns(), name));
+        find_named(items.attributes.columns(), name);
   };
   const auto made = scores.options.functions.find(column);
   return is_known(column) ||
@@ -283,10 +268,8 @@ bool RecommendContext::is_of_user(const std::string& column) const {
   });
 }
 
-RecommendBody read_recommend_request(
-    std::string_view body,
-    const RecommendContext& context) {
-  InputReader reader("/recommend", context.user);
+RecommendBody RecommendContext::read(std::string_view body) const {
+  InputReader reader(user);
   RequestValues& values = reader.values();
   const Json json = values.parse(
       body,
@@ -301,41 +284,41 @@ RecommendBody read_recommend_request(
   RecommendBody read;
   RecommendRequest& request = read.request;
   if (json.contains("user")) {
-    read_user(json["user"], reader, context, read);
+    read_user(json["user"], reader, *this, read);
   }
   if (json.contains("exclude")) {
-    request.exclude = read_items(json["exclude"], "exclude", values, context);
+    request.exclude = read_items(json["exclude"], "exclude", values, *this);
   }
   if (json.contains("choose_from")) {
     request.choose_from =
-        read_items(json["choose_from"], "choose_from", values, context);
+        read_items(json["choose_from"], "choose_from", values, *this);
   }
-  const RecommendFields fields = read_keys(json);
-  request.k = fields.k;
-  request.where = fields.where;
-  request.exclude_seen = fields.exclude_seen;
-  if (fields.diversity) {
+  std::optional<DiversityFields> diversity;
+  std::vector<std::string> show;
+  read_key(json, "k", request.k);
+  read_key(json, "where", request.where);
+  read_key(json, "exclude_seen", request.exclude_seen);
+  read_key(json, "diversity", diversity);
+  read_key(json, "show", show);
+  if (diversity) {
     field_of(json["diversity"], "column", "diversity");
+    request.diverse_column = diversity->column;
+    request.max_per_value = diversity->max_per_value;
     // An empty name would mean that there is none.
-    context.search.items().catalogue().diverse_column(
-        fields.diversity->column,
-        fields.diversity->max_per_value,
-        "[/recommend]");
-    request.diverse_column = fields.diversity->column;
-    request.max_per_value = fields.diversity->max_per_value;
+    items.catalogue.diverse_column(
+        request.diverse_column, request.max_per_value, "[Server]");
   }
-  const ItemAttributes* attributes = context.search.items().attributes();
-  for (const std::string& name : fields.show) {
+  for (const std::string& name : show) {
     TESSERA_CHECK_VALUE(
-        attributes != nullptr,
-        "[/recommend] show: this version has no attributes of items. Leave it out.");
-    read.shown.push_back(&attributes->at(name, "[show]"));
+        !items.attributes.columns().empty(),
+        "show: this version has no attributes of items. Leave it out.");
+    read.shown.push_back(&items.attributes.at(name, "[show]"));
     TESSERA_CHECK_VALUE(
         std::ranges::count(read.shown, read.shown.back()) == 1,
         "[show] expected each column once, but '{}' is there twice. Leave one out.",
         shorten(name));
   }
-  const int64_t max_k = context.user.options.max_ids + 1;
+  const int64_t max_k = user.options.max_ids + 1;
   values.count(
       static_cast<size_t>(std::clamp<int64_t>(request.k, 0, max_k)) *
       (1 + read.shown.size()));
@@ -355,60 +338,54 @@ std::vector<ScoreInput> select_inputs(
   return selected;
 }
 
-ScoreRequest make_score_request(
+ScoreRequest RecommendContext::score_request(
     const RecommendBody& body,
-    std::span<const ScoredRow> items,
-    const RecommendContext& context) {
-  const BaseItems& published = context.search.items();
-  const std::string& item = published.file().item;
+    std::span<const ScoredRow> rows) const {
+  const std::string& item = items.file.item;
   IdLists ids;
-  for (const ScoredRow& row : items) {
-    ids.ids.push_back(published.catalogue().id_of(row.number));
+  for (const ScoredRow& row : rows) {
+    ids.ids.push_back(items.catalogue.id_of(row.number));
   }
   ScoreRequest request;
-  if (!context.candidate_inputs.empty()) {
-    RequestContext score_context = context.scores;
-    score_context.inputs = context.candidate_inputs;
+  if (!candidate_inputs.empty()) {
+    RequestContext score_context = scores;
+    score_context.inputs = candidate_inputs;
     // What the user has in a column of items is not about the candidates.
-    RawColumns user;
+    RawColumns of_user;
     for (const auto& [name, column] : body.columns.entries()) {
-      if (!context.is_of_items(name)) {
-        user.add(name, column);
+      if (!is_of_items(name)) {
+        of_user.add(name, column);
       }
     }
     RawColumns candidates;
-    if (published.attributes() != nullptr) {
-      for (const AttributeColumn& column : published.attributes()->columns()) {
-        if (find_named(score_context.pipeline->columns, column.name)) {
-          candidates.add(
-              std::string(column.name), column_of(column, ids.ids, published));
-        }
+    for (const AttributeColumn& column : items.attributes.columns()) {
+      if (find_named(score_context.pipeline->columns, column.name)) {
+        candidates.add(
+            std::string(column.name), column_of(column, ids.ids, items));
       }
     }
-    InputReader reader(kScoreWhere, score_context);
+    InputReader reader(score_context);
     reader.set_columns(
-        std::move(user), std::move(candidates), std::ssize(items));
+        std::move(of_user), std::move(candidates), std::ssize(rows));
     request = reader.finish();
   }
-  request.num_candidates = std::ssize(items);
-  request.user = select_inputs(body.inputs, context.scores.inputs);
+  request.num_candidates = std::ssize(rows);
+  request.user = select_inputs(body.inputs, scores.inputs);
   std::erase_if(request.user, [&](const ScoreInput& input) {
     return input.name == item;
   });
   request.candidates.push_back(
-      {.name = item, .values = std::move(ids), .rows = std::ssize(items)});
+      {.name = item, .values = std::move(ids), .rows = std::ssize(rows)});
   return request;
 }
 
-std::string write_recommend_result(
+std::string RecommendContext::write(
     const RecommendBody& body,
-    const RecommendResult& result,
-    const RecommendContext& context) {
+    const RecommendResult& result) const {
   constexpr std::array kFrom{"query", "fold_in", "popularity"};
-  const BaseItems& items = context.search.items();
   std::string text = fmt::format(
       R"({{"version":{},"passed":{},"from":"{}")",
-      context.user.version.number(),
+      user.version.number(),
       result.passed,
       kFrom.at(static_cast<size_t>(result.from)));
   if (body.request.exclude_seen) {
@@ -418,9 +395,8 @@ std::string write_recommend_result(
   append_column(
       text,
       "items",
-      context.item_values == nullptr
-          ? RawColumns::Column{.values = result.ids}
-          : column_of(*context.item_values, result.ids, items));
+      item_values == nullptr ? RawColumns::Column{.values = result.ids}
+                             : column_of(*item_values, result.ids, items));
   append_column(text, "scores", {.values = result.scores});
   text += body.shown.empty() ? "" : R"(,"shown":{)";
   for (const AttributeColumn* attribute : body.shown) {
@@ -431,48 +407,42 @@ std::string write_recommend_result(
   return text;
 }
 
-Json describe_recommend(const RecommendContext& context) {
+Json RecommendContext::describe() const {
   constexpr std::array kTypes{"int64", "float32", "text"};
   constexpr size_t kMaxExamples = 20;
-  const BaseItems& items = context.search.items();
-  const auto made = context.user.pipeline == nullptr
-      ? std::vector<PublishedPipeline::Input>()
-      : context.user.pipeline->inputs(context.user.inputs);
-  std::vector<std::string> user = context.user_columns;
-  for (const ScoreInputInfo& input : context.user.inputs) {
+  const auto made = user.made();
+  std::vector<std::string> names = user_columns;
+  for (const ScoreInputInfo& input : user.inputs) {
     if (!find_named(made, input.name)) {
-      user.push_back(input.name);
+      names.push_back(input.name);
     }
   }
   Json attributes = Json::array();
-  if (items.attributes() != nullptr) {
-    for (const AttributeColumn& column : items.attributes()->columns()) {
-      Json examples = Json::array();
-      for (const std::string_view text : column.texts) {
-        if (!text.empty() && examples.size() < kMaxExamples) {
-          examples.push_back(std::string(text));
-        }
+  for (const AttributeColumn& column : items.attributes.columns()) {
+    Json examples = Json::array();
+    for (const std::string_view text : column.texts) {
+      if (!text.empty() && examples.size() < kMaxExamples) {
+        examples.push_back(std::string(text));
       }
-      attributes.push_back(
-          {{"name", std::string(column.name)},
-           {"type", kTypes.at(static_cast<size_t>(column.type))},
-           {"lists", column.has_lists()},
-           {"values", std::move(examples)}});
     }
+    attributes.push_back(
+        {{"name", std::string(column.name)},
+         {"type", kTypes.at(static_cast<size_t>(column.type))},
+         {"lists", column.has_lists()},
+         {"values", std::move(examples)}});
   }
-  const auto* own = find_named(made, items.file().user_items);
+  const auto* own = find_named(made, items.file.user_items);
   return {
-      {"user", user},
+      {"user", names},
       {"user_items",
-       own == nullptr ? items.file().user_items : own->columns.front()},
-      {"item", items.file().item},
+       own == nullptr ? items.file.user_items : own->columns.front()},
+      {"item", items.file.item},
       {"item_column",
-       context.item_values == nullptr ? Json()
-                                      : Json(context.item_columns.front())},
+       item_values == nullptr ? Json() : Json(item_columns.front())},
       {"attributes", std::move(attributes)},
       {"history", items.has_history()},
-      {"items", items.catalogue().size()},
-      {"ranked", context.num_candidates > 0}};
+      {"items", items.catalogue.size()},
+      {"ranked", num_candidates > 0}};
 }
 
 }  // namespace tessera::serving

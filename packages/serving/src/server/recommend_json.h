@@ -26,10 +26,31 @@ struct RecommendBody {
   std::vector<const AttributeColumn*> shown = {};
 };
 
-/// What a request of /recommend is read with. The version has items.
+/// The inputs that a function lists. All if it lists none.
+std::vector<ScoreInput> select_inputs(
+    const std::vector<ScoreInput>& inputs,
+    const std::vector<ScoreInputInfo>& listed);
+
+/// Reads requests of /recommend and writes their answers, for a version that has items.
 struct RecommendContext {
   /// `scores` is the context of /score.
   RecommendContext(const RequestContext& scores, bool has_scores);
+
+  /// Errors:  as read_score_request().
+  RecommendBody read(std::string_view body) const;
+
+  /// The request that scores these rows of the catalogue for a user. Their inputs are the
+  /// ids, and what the pipeline makes of the attributes and of other columns of the user.
+  ScoreRequest score_request(
+      const RecommendBody& body,
+      std::span<const ScoredRow> rows) const;
+
+  /// The body of the answer.
+  std::string write(const RecommendBody& body, const RecommendResult& result)
+      const;
+
+  /// What /version says about /recommend.
+  Json describe() const;
 
   /// Whether the attributes of items, or their raw values, give the values of a column.
   bool is_of_items(const std::string& column) const;
@@ -37,6 +58,7 @@ struct RecommendContext {
   bool is_of_user(const std::string& column) const;
 
   const ItemSearch& search;
+  const BaseItems& items;
   RequestContext scores;
   /// Lists the inputs that a user may have.
   RequestContext user;
@@ -54,31 +76,5 @@ struct RecommendContext {
   /// The raw values of items, or nullptr if they have none.
   const AttributeColumn* item_values = nullptr;
 };
-
-/// Errors:  as read_score_request().
-RecommendBody read_recommend_request(
-    std::string_view body,
-    const RecommendContext& context);
-
-/// The inputs that a function lists. All if it lists none.
-std::vector<ScoreInput> select_inputs(
-    const std::vector<ScoreInput>& inputs,
-    const std::vector<ScoreInputInfo>& listed);
-
-/// The request that scores these rows of the catalogue for a user. Their inputs are the ids,
-/// and what the pipeline makes of the attributes and of other columns of the user.
-ScoreRequest make_score_request(
-    const RecommendBody& body,
-    std::span<const ScoredRow> items,
-    const RecommendContext& context);
-
-/// The body of the answer to /recommend.
-std::string write_recommend_result(
-    const RecommendBody& body,
-    const RecommendResult& result,
-    const RecommendContext& context);
-
-/// What /version says about /recommend.
-Json describe_recommend(const RecommendContext& context);
 
 }  // namespace tessera::serving

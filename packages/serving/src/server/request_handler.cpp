@@ -84,31 +84,21 @@ HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
       fmt::format("Allow: {}\r\n", allowed));
 }
 
-HttpResponse refuse_encoding(const HttpRequest& request) {
-  return error_response(
-      415,
-      fmt::format(
-          "The body has the Content-Encoding '{}', which this server does not read. Send the body without one.",
-          shorten(request.content_encoding)),
-      "Accept-Encoding: identity\r\n");
-}
-
 // Removes the function or path in brackets that begins a message, such as [Version::lookup]
-// or [/srv/published]. A client can't use it.
-std::string_view without_place(std::string_view message) {
-  const size_t end = message.find("] ");
-  const bool has_place = message.starts_with('[') &&
-      end != std::string_view::npos &&
-      (message[1] == '/' || (message[1] >= 'A' && message[1] <= 'Z')) &&
-      message.find(' ') == end + 1;
-  return has_place ? message.substr(end + 2) : message;
-}
-
-// Another place in the brackets stays: [Columns 'year'] becomes "Columns 'year':".
+// or [/srv/published], because a client can't use it. Another place in the brackets stays:
+// [Columns 'year'] becomes "Columns 'year':".
 HttpResponse refusal(std::string_view problem) {
-  std::string text(without_place(problem));
-  const size_t end = text.find("] ");
-  if (text.starts_with('[') && end != std::string::npos) {
+  size_t end = problem.find("] ");
+  const bool has_place = problem.starts_with('[') &&
+      end != std::string_view::npos &&
+      (problem[1] == '/' || (problem[1] >= 'A' && problem[1] <= 'Z')) &&
+      problem.find(' ') == end + 1;
+  if (has_place) {
+    problem.remove_prefix(end + 2);
+    end = problem.find("] ");
+  }
+  std::string text(problem);
+  if (text.starts_with('[') && end != std::string_view::npos) {
     text = text.substr(1, end - 1) + ":" + text.substr(end + 1);
   }
   return error_response(400, text);
@@ -203,9 +193,36 @@ RequestHandler::Answer RequestHandler::handle(
             404, "This server does not score. Send requests to /lookup.")};
   }
   if (!request.content_encoding.empty()) {
-    return {.response = refuse_encoding(request)};
+    return {
+        .response = error_response(
+            415,
+            fmt::format(
+                "The body has the Content-Encoding '{}', which this server does not read. Send the body without one.",
+                shorten(request.content_encoding)),
+            "Accept-Encoding: identity\r\n")};
   }
-  return post(kind, std::move(request.body), now, std::move(reply));
+  auto job = std::make_shared<Job>(Job{
+      .kind = kind,
+      .body = std::move(request.body),
+      .deadline = now +
+          std::chrono::duration_cast<Clock::duration>(
+                      std::chrono::duration<double>(options_.request_seconds)),
+      .reply = std::move(reply)});
+  switch (queue_.push(job)) {
+    case RequestQueue::Push::kAdded:
+      return {.job = std::move(job)};
+    case RequestQueue::Push::kFull:
+      metrics_.count_rejection(Rejection::kQueueFull);
+      return {
+          .response = busy_response(fmt::format(
+              "{} requests wait already. Try again later.",
+              options_.max_queue))};
+    case RequestQueue::Push::kClosed:
+      break;
+  }
+  HttpResponse response = busy_response("The server stops.");
+  response.closes = true;
+  return {.response = std::move(response)};
 }
 
 HttpResponse RequestHandler::get(const std::string& path) {
@@ -231,7 +248,7 @@ HttpResponse RequestHandler::get(const std::string& path) {
         .body = version_text(
             context,
             status,
-            has_items ? describe_recommend({context, score_ != nullptr})
+            has_items ? RecommendContext(context, score_ != nullptr).describe()
                       : Json())};
   }
   return {
@@ -242,35 +259,6 @@ HttpResponse RequestHandler::get(const std::string& path) {
            .step = version->step(),
            .taken = status.taken}),
       .content_type = "text/plain; version=0.0.4; charset=utf-8"};
-}
-
-RequestHandler::Answer RequestHandler::post(
-    JobKind kind,
-    std::string body,
-    Clock::time_point now,
-    std::function<void(HttpResponse)> reply) {
-  auto job = std::make_shared<Job>(Job{
-      .kind = kind,
-      .body = std::move(body),
-      .deadline = now +
-          std::chrono::duration_cast<Clock::duration>(
-                      std::chrono::duration<double>(options_.request_seconds)),
-      .reply = std::move(reply)});
-  switch (queue_.push(job)) {
-    case RequestQueue::Push::kAdded:
-      return {.job = std::move(job)};
-    case RequestQueue::Push::kFull:
-      metrics_.count_rejection(Rejection::kQueueFull);
-      return {
-          .response = busy_response(fmt::format(
-              "{} requests wait already. Try again later.",
-              options_.max_queue))};
-    case RequestQueue::Push::kClosed:
-      break;
-  }
-  HttpResponse response = busy_response("The server stops.");
-  response.closes = true;
-  return {.response = std::move(response)};
 }
 
 std::optional<HttpResponse> RequestHandler::give_up(const Job& job) {
@@ -311,7 +299,7 @@ void RequestHandler::run() {
     } else if (jobs.front()->kind == JobKind::kRecommend) {
       constexpr int kMaxAttempts = 3;
       for (int i = 0; i < kMaxAttempts && !jobs.empty(); ++i) {
-        jobs = recommend(jobs);
+        jobs = recommend(std::move(jobs));
       }
       for (const JobPtr& job : jobs) {
         job->reply(busy_response(
@@ -336,7 +324,7 @@ HttpResponse RequestHandler::look_up(const Job& job) {
 
 RequestContext RequestHandler::context_of(const Version& version, bool waits) {
   const PipelineCache::Future read = pipelines_.pipeline_of(version);
-  const bool has_read = waits || is_ready(read);
+  const bool has_read = waits || PipelineCache::is_ready(read);
   const PipelineOfVersion found = has_read ? read.get() : PipelineOfVersion();
   return {
       .version = version,
@@ -453,62 +441,53 @@ void RequestHandler::score_together(
   }
 }
 
-std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
-  struct Waiting {
-    JobPtr job = {};
-    RecommendBody body = {};
-    size_t place = 0;  // in `queries`
-  };
-  std::vector<Waiting> waiting;
-  for (const JobPtr& job : jobs) {
-    waiting.push_back({.job = job});
-  }
+std::vector<JobPtr> RequestHandler::recommend(std::vector<JobPtr> jobs) {
   std::vector<JobPtr> interrupted;
-  // Requests for which a step fails are answered, and miss the next step.
-  const auto for_each = [&](auto step) {
-    std::vector<Waiting> remaining;
-    for (Waiting& request : waiting) {
-      try {
-        step(request);
-        remaining.push_back(std::move(request));
-      } catch (const VersionChanged&) {
-        interrupted.push_back(request.job);
-      } catch (...) {
-        request.job->reply(response_of_exception());
-      }
+  // Answers the job if the step fails, and returns whether it has failed.
+  const auto fails = [&](const JobPtr& job, auto step) {
+    try {
+      step();
+      return false;
+    } catch (const VersionChanged&) {
+      interrupted.push_back(job);
+    } catch (...) {
+      job->reply(response_of_exception());
     }
-    waiting = std::move(remaining);
+    return true;
   };
 
   std::shared_ptr<const Version> version;
   std::optional<RecommendContext> context;
+  std::vector<RecommendBody> bodies;
   std::vector<ItemSearch::Query> queries;
-  for_each([&](Waiting& request) {
+  const auto read = [&](const JobPtr& job) {
     if (!context) {
       version = version_of_items();
       context.emplace(context_of(*version), score_ != nullptr);
     }
-    request.body = read_recommend_request(request.job->body, *context);
+    RecommendBody body = context->read(job->body);
     const std::function<std::vector<float>()> query = [&] {
       const ScoreRequest user{
-          .user = select_inputs(request.body.inputs, context->query_inputs)};
+          .user = select_inputs(body.inputs, context->query_inputs)};
       return call(options_.query, user, context->search.dim(), *version);
     };
-    const bool has_query = context->has_query && !request.body.inputs.empty();
-    queries.push_back(context->search.prepare(
-        request.body.request, "[/recommend]", has_query ? query : nullptr));
-    request.place = queries.size() - 1;
-  });
+    const bool has_query = context->has_query && !body.inputs.empty();
+    queries.push_back(
+        context->search.prepare(body.request, has_query ? query : nullptr));
+    bodies.push_back(std::move(body));
+  };
+  std::erase_if(
+      jobs, [&](const JobPtr& job) { return fails(job, [&] { read(job); }); });
 
   std::vector<std::vector<ScoredRow>> found;
-  for_each([&](Waiting& request) {
+  const auto answer = [&](size_t i) {
     const int64_t num_candidates = context->num_candidates;
     if (found.empty()) {
       metrics_.count_batch(queries.size());
       found = context->search.search(queries, num_candidates);
     }
-    const ItemSearch::Query& query = queries[request.place];
-    std::vector<ScoredRow>& rows = found[request.place];
+    const ItemSearch::Query& query = queries[i];
+    std::vector<ScoredRow>& rows = found[i];
     const bool are_ranked = num_candidates > 0 && !rows.empty() &&
         query.from != RecommendedFrom::kPopularity;
     if (are_ranked) {
@@ -516,21 +495,24 @@ std::vector<JobPtr> RequestHandler::recommend(const std::vector<JobPtr>& jobs) {
       rows.resize(std::min(rows.size(), static_cast<size_t>(size)));
       const std::vector<float> scores = call(
           score_,
-          make_score_request(request.body, rows, *context),
+          context->score_request(bodies[i], rows),
           std::ssize(rows),
           *version);
-      for (size_t i = 0; i < rows.size(); ++i) {
-        rows[i].score = scores[i];
+      for (size_t row = 0; row < rows.size(); ++row) {
+        rows[row].score = scores[row];
       }
       sort_by_score(rows);
       metrics_.add(Counter::kCandidates, std::ssize(rows));
     }
     const RecommendResult result =
-        context->search.result(query, rows, are_ranked);
-    std::string body = write_recommend_result(request.body, result, *context);
+        context->search.result(query, std::move(rows), are_ranked);
+    std::string body = context->write(bodies[i], result);
     metrics_.add(Counter::kItems, std::ssize(result.ids));
-    request.job->reply({.body = std::move(body)});
-  });
+    jobs[i]->reply({.body = std::move(body)});
+  };
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    fails(jobs[i], [&] { answer(i); });
+  }
   return interrupted;
 }
 

@@ -163,17 +163,12 @@ class RequestHandler {
 
  private:
   HttpResponse get(const std::string& path);
-  Answer post(
-      JobKind kind,
-      std::string body,
-      std::chrono::steady_clock::time_point now,
-      std::function<void(HttpResponse)> reply);
   // The loop of each thread.
   void run();
   HttpResponse look_up(const Job& job);
   void score(std::vector<JobPtr> jobs);
   // Returns the jobs during which a new version came.
-  std::vector<JobPtr> recommend(const std::vector<JobPtr>& jobs);
+  std::vector<JobPtr> recommend(std::vector<JobPtr> jobs);
   void score_together(
       std::span<const ScoreRequest> requests,
       std::span<const JobPtr> jobs,

@@ -18,8 +18,6 @@ namespace tessera::serving {
 
 namespace {
 
-constexpr const char* kLookupWhere = "/lookup";
-
 // An answer has at most so many numbers, because each takes about ten bytes of text.
 constexpr size_t kMaxNumbers = size_t{1} << 22;
 
@@ -32,10 +30,10 @@ std::vector<float> read_weights(
   const std::span<const Json> weights = values.list_of(json, kName);
   TESSERA_CHECK_VALUE(
       weights.empty() || are_lists(ids),
-      "[/lookup] weights: expected none, because only lists of ids are combined with weights. Leave the weights out, or send a list of ids for each example.");
+      "weights: expected none, because only lists of ids are combined with weights. Leave the weights out, or send a list of ids for each example.");
   TESSERA_CHECK_VALUE(
       weights.size() == ids.size(),
-      "[/lookup] weights: expected one list per list of ids, but got {} for {}.",
+      "weights: expected one list per list of ids, but got {} for {}.",
       weights.size(),
       ids.size());
   std::vector<float> numbers;
@@ -43,7 +41,7 @@ std::vector<float> read_weights(
     const auto row = values.list_of(weights[i], kName);
     TESSERA_CHECK_VALUE(
         row.size() == ids[i].size(),
-        "[/lookup] weights: expected one weight per id, but got {} weights for {} ids.",
+        "weights: expected one weight per id, but got {} weights for {} ids.",
         row.size(),
         ids[i].size());
     values.append_numbers(row, kName, numbers);
@@ -57,15 +55,11 @@ void append_vectors(
     std::span<const float> numbers,
     size_t dim) {
   text += '[';
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    if (i % dim == 0) {
-      text += i == 0 ? "[" : "],[";
-    } else {
-      text += ',';
-    }
-    append_number(text, numbers[i]);
+  for (size_t i = 0; i < numbers.size(); i += dim) {
+    text += i == 0 ? "" : ",";
+    append_numbers(text, numbers.subspan(i, dim));
   }
-  text += numbers.empty() ? "]" : "]]";
+  text += ']';
 }
 
 // The id or number of a missing value, or null if it has none of its own.
@@ -87,9 +81,9 @@ LookupAnswer answer_lookup(
     std::string_view body,
     const RequestContext& context) {
   const Version& version = context.version;
-  RequestValues values(kLookupWhere, context);
+  RequestValues values(context);
   const Json json = values.parse(body, {"feature", "ids", "weights", "values"});
-  const Json& name = field_of(json, "feature", kLookupWhere);
+  const Json& name = field_of(json, "feature", kRequest);
   if (!name.is_string()) {
     values.refuse(name, "feature", "the name of a feature");
   }
@@ -100,12 +94,10 @@ LookupAnswer answer_lookup(
   if (json.contains("values")) {
     TESSERA_CHECK_VALUE(
         !json.contains("ids") && !json.contains("weights"),
-        "[/lookup] expected either values, or ids with or without weights, but got both. Leave one of them out.");
-    ids = read_raw_ids(
-        kLookupWhere, "values", json["values"], feature.name, context);
+        "expected either values, or ids with or without weights, but got both. Leave one of them out.");
+    ids = read_raw_ids("values", json["values"], feature.name, context);
   } else {
-    const auto rows =
-        values.list_of(field_of(json, "ids", kLookupWhere), "ids");
+    const auto rows = values.list_of(field_of(json, "ids", kRequest), "ids");
     values.count(are_lists(rows) ? rows.size() : 0);
     ids = values.read_id_rows(rows, "ids");
     if (json.contains("weights")) {
@@ -114,13 +106,13 @@ LookupAnswer answer_lookup(
   }
   TESSERA_CHECK_VALUE(
       feature.sequence_length == 0 || !ids.row_splits.empty(),
-      "[/lookup] ids: expected a list of ids for each example, such as [[3,1],[4]], because the feature '{}' is a sequence.",
+      "ids: expected a list of ids for each example, such as [[3,1],[4]], because the feature '{}' is a sequence.",
       shorten(feature.name));
   const FeatureBatch batch = ids.batch(weights);
   const size_t size = version.output_size(number, batch);
   TESSERA_CHECK_VALUE(
       size <= kMaxNumbers,
-      "[/lookup] expected at most {} numbers in the answer, but it would have {}. Send fewer ids in one request.",
+      "expected at most {} numbers in the answer, but it would have {}. Send fewer ids in one request.",
       kMaxNumbers,
       size);
   std::vector<float> out(size);
@@ -130,10 +122,11 @@ LookupAnswer answer_lookup(
   const auto dim = static_cast<size_t>(feature.dim);
   std::string text;
   text.reserve(size * kBytesOfNumber + 100);
-  text += "{\"version\":" + std::to_string(version.number());
-  text += ",\"feature\":" + Json(feature.name).dump();
-  text += ",\"dim\":" + std::to_string(dim);
-  text += ",\"vectors\":";
+  text += fmt::format(
+      R"({{"version":{},"feature":{},"dim":{},"vectors":)",
+      version.number(),
+      text_of(feature.name),
+      dim);
   if (feature.sequence_length == 0) {
     append_vectors(text, out, dim);
   } else {
@@ -153,17 +146,17 @@ ScoreRequest read_score_request(
     std::string_view body,
     const RequestContext& context,
     bool& has_columns) {
-  InputReader reader(kScoreWhere, context);
+  InputReader reader(context);
   const Json json = reader.values().parse(body, {"user", "candidates"});
   if (json.contains("user")) {
     check_kind(
         json["user"].is_object(),
         json["user"],
         "an object with the inputs of the user",
-        kScoreWhere);
+        kRequest);
     reader.read(json["user"], "user", /*is_of_user=*/true);
   }
-  const Json& candidates = field_of(json, "candidates", kScoreWhere);
+  const Json& candidates = field_of(json, "candidates", kRequest);
   if (candidates.is_object()) {
     reader.read(candidates, "candidates", /*is_of_user=*/false);
   }
@@ -171,8 +164,7 @@ ScoreRequest read_score_request(
   ScoreRequest request = reader.finish();
   TESSERA_CHECK_VALUE(
       request.num_candidates > 0,
-      "[{}] candidates: expected an object with one list per input, such as {{\"movie\":[3,1,4]}}.",
-      kScoreWhere);
+      "candidates: expected an object with one list per input, such as {{\"movie\":[3,1,4]}}.");
   return request;
 }
 
@@ -191,13 +183,9 @@ std::string write_score_result(
     const ScoreResult& result,
     const ScoreRequest& request) {
   check_numbers(result.scores, request.num_candidates);
-  std::string text = "{\"version\":" + std::to_string(result.version);
-  text += ",\"scores\":[";
-  for (size_t i = 0; i < result.scores.size(); ++i) {
-    text += i == 0 ? "" : ",";
-    append_number(text, result.scores[i]);
-  }
-  text += "]}";
+  std::string text = fmt::format(R"({{"version":{},"scores":)", result.version);
+  append_numbers(text, result.scores);
+  text += '}';
   return text;
 }
 
@@ -230,9 +218,7 @@ std::string version_text(
          {"has_keys", table.has_keys},
          {"vocabulary_size", table.vocabulary_size}});
   }
-  const auto made = context.pipeline == nullptr
-      ? std::vector<PublishedPipeline::Input>()
-      : context.pipeline->inputs(context.inputs);
+  const auto made = context.made();
   Json inputs = Json::array();
   // The sides of columns. One is of the user if an input of the user needs it.
   Json sides = Json::object();

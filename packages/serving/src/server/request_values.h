@@ -32,6 +32,9 @@
 
 namespace tessera::serving {
 
+/// The place in messages about a whole request. Clients do not see it.
+inline constexpr const char* kRequest = "Server";
+
 /// What a request is read with.
 struct RequestContext {
   const Version& version;
@@ -44,6 +47,12 @@ struct RequestContext {
   bool is_reading = false;
   /// The inputs that the score function lists.
   std::vector<ScoreInputInfo> inputs = {};
+
+  /// Those that the pipeline makes.
+  std::vector<PublishedPipeline::Input> made() const {
+    return pipeline == nullptr ? std::vector<PublishedPipeline::Input>()
+                               : pipeline->inputs(inputs);
+  }
 };
 
 /// Whether the rows are lists, as the first row that is not null shows.
@@ -59,15 +68,11 @@ struct PipelineProblem : std::runtime_error {
 };
 
 /// Reads the lists of a request in JSON, and counts their values.
-/// Errors:  std::invalid_argument that begins with the path of the request and says where in
-///          the JSON the wrong value is.
+/// Errors:  std::invalid_argument that says where in the JSON the wrong value is.
 class RequestValues {
  public:
-  /// `where` is the path of the request, such as "/score".
-  RequestValues(std::string where, const RequestContext& context)
-      : where_(std::move(where)),
-        context_(context),
-        left_(context.options.max_ids) {}
+  explicit RequestValues(const RequestContext& context)
+      : context_(context), left_(context.options.max_ids) {}
 
   /// The object in the text. It must not have other keys than `known`.
   Json parse(std::string_view text, const std::vector<std::string>& known) {
@@ -75,11 +80,11 @@ class RequestValues {
     constexpr size_t kDepth = 8;
     Json json = parse_json(
         text,
-        "[" + where_ + "]",
+        "[Server]",
         {.bytes = static_cast<size_t>(context_.options.max_body_bytes),
          .depth = kDepth,
          .list_size = static_cast<size_t>(context_.options.max_ids)});
-    check_known_keys(json, known, where_);
+    check_known_keys(json, known, kRequest);
     return json;
   }
 
@@ -105,8 +110,7 @@ class RequestValues {
     using Type = PipelineColumn::Type;
     TESSERA_CHECK_VALUE(
         column.type != Type::kUnknown,
-        "[{}] {}: the pipeline does not say whether this column has text or integers, so the server takes no raw values for it. Publish a pipeline that save_pipeline() has written.",
-        where_,
+        "{}: the pipeline does not say whether this column has text or integers, so the server takes no raw values for it. Publish a pipeline that save_pipeline() has written.",
         shorten(name));
     if (are_lists(rows) && !column.takes_lists) {
       refuse(Json::array(), name, "one value, as the pipeline takes");
@@ -173,8 +177,7 @@ class RequestValues {
     left_ -= static_cast<int64_t>(values);
     TESSERA_CHECK_VALUE(
         left_ >= 0,
-        "[{}] expected at most {} ids, numbers and rows, but got more. Send fewer in one request.",
-        where_,
+        "expected at most {} ids, numbers and rows, but got more. Send fewer in one request.",
         context_.options.max_ids);
   }
 
@@ -191,8 +194,7 @@ class RequestValues {
                                             : shorten(text_of(json));
     checks::fail<checks::ValueError>(
         {__func__, __FILE__, __LINE__},
-        "[{}] {}: expected {}, but got {}.{}",
-        where_,
+        "{}: expected {}, but got {}.{}",
         shorten(name),
         expected,
         got,
@@ -287,7 +289,6 @@ class RequestValues {
               join_names(context_.pipeline->columns, shortened_name));
   }
 
-  std::string where_;
   const RequestContext& context_;
   int64_t left_;
 };
