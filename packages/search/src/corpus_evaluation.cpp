@@ -20,10 +20,12 @@ namespace tessera::training {
 
 namespace {
 
-// Collects the vectors of all items.
-class CandidateCollector {
- public:
-  void add(const CandidateVectors& batch) {
+// The vectors of all items.
+CandidateVectors collect(const BatchLoop<CandidateVectors>& batches) {
+  std::vector<at::Tensor> vectors;
+  std::vector<at::Tensor> ids;
+  int64_t size = 0;
+  batches([&](const CandidateVectors& batch) {
     TESSERA_CHECK_VALUE(
         batch.vectors.defined() && batch.vectors.dim() == 2 &&
             at::isFloatingType(batch.vectors.scalar_type()) &&
@@ -32,53 +34,40 @@ class CandidateCollector {
              batch.ids.scalar_type() == at::kInt) &&
             batch.ids.size(0) == batch.vectors.size(0),
         "[CorpusEvaluation] batch {} of the items must have vectors [n, dim] of floats and ids [n] int32 or int64, but got {} and {}. Return both in CandidateVectors.",
-        vectors_.size(),
+        vectors.size(),
         describe(batch.vectors),
         describe(batch.ids));
     TESSERA_CHECK_VALUE(
-        vectors_.empty() || batch.vectors.size(1) == vectors_[0].size(1),
+        vectors.empty() || batch.vectors.size(1) == vectors[0].size(1),
         "[CorpusEvaluation] all item vectors must have the same dim, but batch {} has {} and batch 0 has {}. Compute them with one model.",
-        vectors_.size(),
+        vectors.size(),
         batch.vectors.size(1),
-        vectors_.empty() ? 0 : vectors_[0].size(1));
+        vectors.empty() ? 0 : vectors[0].size(1));
     // Copied, because the batch may be a view of a buffer that the next batch changes.
-    vectors_.push_back(batch.vectors.detach().to(
-        at::TensorOptions().device(at::kCPU).dtype(at::kFloat),
-        /*non_blocking=*/false,
-        /*copy=*/true));
-    ids_.push_back(batch.ids.to(
-        at::TensorOptions().device(at::kCPU).dtype(at::kLong),
-        /*non_blocking=*/false,
-        /*copy=*/true));
-    size_ += batch.ids.size(0);
+    vectors.push_back(batch.vectors.detach().to(
+        at::kCPU, at::kFloat, /*non_blocking=*/false, /*copy=*/true));
+    ids.push_back(batch.ids.to(
+        at::kCPU, at::kLong, /*non_blocking=*/false, /*copy=*/true));
+    size += batch.ids.size(0);
+  });
+  TESSERA_CHECK_VALUE(
+      size > 0,
+      "[CorpusEvaluation] expected items, but their source gave none. Pass a source that can be read again, or a function that opens it.");
+  CandidateVectors all{
+      .vectors = at::empty({size, vectors[0].size(1)}, at::kFloat),
+      .ids = at::empty({size}, at::kLong)};
+  int64_t begin = 0;
+  for (size_t i = 0; i < vectors.size(); ++i) {
+    const int64_t count = ids[i].size(0);
+    all.vectors.narrow(0, begin, count).copy_(vectors[i]);
+    all.ids.narrow(0, begin, count).copy_(ids[i]);
+    begin += count;
+    // Each batch is freed at once, while at::cat() would need all vectors twice.
+    vectors[i].reset();
+    ids[i].reset();
   }
-
-  CandidateVectors finish() {
-    TESSERA_CHECK_VALUE(
-        size_ > 0,
-        "[CorpusEvaluation] expected items, but their source gave none. Pass a source that can be read again, or a function that opens it.");
-    const int64_t dim = vectors_[0].size(1);
-    CandidateVectors all{
-        .vectors = at::empty({size_, dim}, at::kFloat),
-        .ids = at::empty({size_}, at::kLong)};
-    int64_t begin = 0;
-    for (size_t i = 0; i < vectors_.size(); ++i) {
-      const int64_t count = ids_[i].size(0);
-      all.vectors.narrow(0, begin, count).copy_(vectors_[i]);
-      all.ids.narrow(0, begin, count).copy_(ids_[i]);
-      begin += count;
-      // Each batch is freed at once, while at::cat() would need all vectors twice.
-      vectors_[i].reset();
-      ids_[i].reset();
-    }
-    return all;
-  }
-
- private:
-  std::vector<at::Tensor> vectors_;
-  std::vector<at::Tensor> ids_;
-  int64_t size_ = 0;
-};
+  return all;
+}
 
 }  // namespace
 
@@ -117,9 +106,7 @@ Logs CorpusEvaluation::evaluate() const {
     modes.emplace(*options_.model);
     modes->eval();
   }
-  CandidateCollector collector;
-  candidates_([&](const CandidateVectors& batch) { collector.add(batch); });
-  CandidateVectors items = collector.finish();
+  CandidateVectors items = collect(candidates_);
   const auto index = options_.make_index
       ? options_.make_index(items.vectors, items.ids)
       : make_exact_index(items.vectors, items.ids);
