@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include <stdlib.h>
@@ -26,7 +27,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -36,41 +36,6 @@ namespace tessera::serving {
 
 namespace {
 
-// A temporary file with the ending `.pt2`, because LibTorch loads packages only from files.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(std::string_view bytes)
-      : path_((std::filesystem::temp_directory_path() / "tessera_XXXXXX.pt2")
-                  .string()) {
-    constexpr int kLengthOfEnding = 4;
-    const FileDescriptor file(mkstemps(path_.data(), kLengthOfEnding));
-    const bool is_written =
-        file.is_open() && file.write(bytes.data(), bytes.size());
-    const int error = errno;
-    if (file.is_open() && !is_written) {
-      unlink(path_.c_str());
-    }
-    TESSERA_CHECK(
-        is_written,
-        "[Program] could not write {}: {}. Free some space, or set TMPDIR to another folder.",
-        path_,
-        std::strerror(error));
-  }
-  ~TemporaryFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  const std::string& path() const {
-    return path_;
-  }
-
- private:
-  std::string path_;
-};
-
 // AOTInductor writes the values of small weights into the code, unless an option forbids it.
 bool may_be_in_code(const at::Tensor& weight) {
   constexpr int64_t kMaxNumbers = 8;
@@ -79,6 +44,32 @@ bool may_be_in_code(const at::Tensor& weight) {
 }
 
 using Package = std::unique_ptr<torch::inductor::AOTIModelPackageLoader>;
+
+// LibTorch loads packages only from files with the ending `.pt2`, so this writes one.
+Package load_package(std::string_view bytes) {
+  constexpr int kLengthOfEnding = 4;
+  std::string path =
+      (std::filesystem::temp_directory_path() / "tessera_XXXXXX.pt2").string();
+  const FileDescriptor file(mkstemps(path.data(), kLengthOfEnding));
+  const auto remove = c10::make_scope_exit([&] {
+    if (file.is_open()) {
+      unlink(path.c_str());
+    }
+  });
+  TESSERA_CHECK(
+      file.is_open() && file.write(bytes.data(), bytes.size()),
+      "[Program] could not write {}: {}. Free some space, or set TMPDIR to another folder.",
+      path,
+      std::strerror(errno));
+  // Each thread that scores uses a runner. All runners share the weights.
+  const size_t runners =
+      std::max<size_t>(std::thread::hardware_concurrency(), 1);
+  return std::make_unique<torch::inductor::AOTIModelPackageLoader>(
+      path,
+      /*model_name=*/"model",
+      /*run_single_threaded=*/false,
+      runners);
+}
 
 // The loaded packages of one file. Requests of an old version and of a new one may run at
 // the same time, so each version has a package of its own. Packages of old versions are used
@@ -98,15 +89,7 @@ class CompiledPackages {
         return package;
       }
     }
-    const TemporaryFile file(bytes_);
-    // Each thread that scores uses a runner. All runners share the weights.
-    const size_t runners =
-        std::max<size_t>(std::thread::hardware_concurrency(), 1);
-    return std::make_unique<torch::inductor::AOTIModelPackageLoader>(
-        file.path(),
-        /*model_name=*/"model",
-        /*run_single_threaded=*/false,
-        runners);
+    return load_package(bytes_);
   }
 
   void give_back(Package package) {
@@ -207,21 +190,6 @@ std::string_view bytes_of(const Version& version, PublishedProgram which) {
                                            : version.program();
 }
 
-std::shared_ptr<const Version> checked(
-    std::shared_ptr<const Version> version,
-    PublishedProgram which) {
-  TESSERA_CHECK_VALUE(
-      version != nullptr,
-      "[Program] expected a version, but got nullptr. Pass reader.version().");
-  TESSERA_CHECK_VALUE(
-      !bytes_of(*version, which).empty(),
-      "[Program] version {} has no program. Set {} to a file of export_dense_pt2().",
-      version->number(),
-      which == PublishedProgram::kQuery ? "PublishedItems::query"
-                                        : "PublishOptions::program");
-  return version;
-}
-
 // Calls `load`, and says in an error which file of which version it concerns.
 template <class Load>
 void name_file(const Version& version, const char* file, Load&& load) {
@@ -244,15 +212,23 @@ struct Program::Impl {
       std::shared_ptr<const Version> from,
       const Impl* before,
       PublishedProgram which)
-      : version(checked(std::move(from), which)) {
+      : version(std::move(from)) {
+    TESSERA_CHECK_VALUE(
+        version != nullptr,
+        "[Program] expected a version, but got nullptr. Pass reader.version().");
     const bool is_query = which == PublishedProgram::kQuery;
+    const std::string_view own = bytes_of(*version, which);
+    TESSERA_CHECK_VALUE(
+        !own.empty(),
+        "[Program] version {} has no program. Set {} to a file of export_dense_pt2().",
+        version->number(),
+        is_query ? "PublishedItems::query" : "PublishOptions::program");
     name_file(*version, is_query ? "query_program" : "program", [&] {
-      const std::string_view bytes = bytes_of(*version, which);
       // Versions of the same base have the same bytes.
       file = before != nullptr &&
-              bytes_of(*before->version, which).data() == bytes.data()
+              bytes_of(*before->version, which).data() == own.data()
           ? before->file
-          : std::make_shared<const Pt2Program>(bytes, version->base_memory());
+          : std::make_shared<const Pt2Program>(own, version->base_memory());
       program.emplace(file->with_weights(weights_of(version)));
     });
     const std::string_view bytes = version->compiled_program();
