@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "packages/data/src/column_values.h"
-#include "packages/search/src/scan/item_attributes.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
@@ -197,6 +196,21 @@ std::string GivenItems::attributes(const data::Columns& columns) const {
   return write_item_attributes(views, ids);
 }
 
+void GivenItems::check_attributes(
+    const ItemAttributes& attributes,
+    const std::vector<int64_t>& ids) const {
+  TESSERA_CHECK_VALUE(
+      std::ranges::any_of(
+          ids,
+          [&](int64_t id) {
+            return attributes.row_of(id) + 1 < attributes.num_rows();
+          }),
+      "{} the attributes have no row about an item of the model, whose ids begin with {}. Correct the column of '{}'.",
+      where_,
+      ids.front(),
+      shorten(item_));
+}
+
 std::string feature_place(const std::string& where, const std::string& name) {
   return fmt::format("{} the feature '{}'", where, shorten(name));
 }
@@ -215,12 +229,6 @@ std::vector<int64_t> integers_of(
   const at::Tensor values = tensor.to(at::kLong).contiguous();
   const int64_t* begin = values.const_data_ptr<int64_t>();
   return {begin, begin + values.numel()};
-}
-
-std::span<const int64_t> ItemBags::of(int64_t bag) const {
-  const auto begin = static_cast<size_t>(splits[static_cast<size_t>(bag)]);
-  const auto end = static_cast<size_t>(splits[static_cast<size_t>(bag) + 1]);
-  return std::span(ids).subspan(begin, end - begin);
 }
 
 ItemBags bags_of(

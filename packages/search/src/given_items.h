@@ -6,8 +6,11 @@
 #include <tessera/features/feature.h>
 #include <tessera/search/recommender.h>
 
+#include "packages/search/src/scan/item_attributes.h"
+
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -64,6 +67,11 @@ class GivenItems {
   /// The bytes of ItemAttributes.
   /// Errors:  c10::ValueError for columns without ids, or with two rows about an item.
   std::string attributes(const data::Columns& columns) const;
+  /// Checks that at least one of these items has attributes.
+  /// Errors:  c10::ValueError.
+  void check_attributes(
+      const ItemAttributes& attributes,
+      const std::vector<int64_t>& ids) const;
 
  private:
   std::string where_;
@@ -88,7 +96,10 @@ struct ItemBags {
   std::vector<int64_t> ids = {};
   std::vector<int64_t> splits = {};  // [bags + 1]
 
-  std::span<const int64_t> of(int64_t bag) const;
+  std::span<const int64_t> of(int64_t bag) const {
+    const auto begin = static_cast<size_t>(splits[bag]);
+    return std::span(ids).subspan(begin, splits[bag + 1] - begin);
+  }
 };
 
 /// Errors:  c10::ValueError that begins with `what`, also if there are not `num_bags`.

@@ -5,7 +5,6 @@
 
 #include "layers/mode_guard.h"
 #include "packages/search/src/given_items.h"
-#include "packages/search/src/scan/item_attributes.h"
 #include "packages/search/src/scan/item_catalogue.h"
 #include "packages/search/src/scan/row_scan.h"
 #include "src/common/check.h"
@@ -219,11 +218,9 @@ class Recommender::Impl {
     }
     auto items = std::make_shared<const ModelItems>(
         given_->sort(given, options_.score), attributes_);
-    TESSERA_CHECK_VALUE(
-        attribute_bytes_.empty() || items->catalogue.has_attributes(),
-        "[Recommender] the attributes have no row about an item of the model, whose ids begin with {}. Correct the column of '{}'.",
-        items->catalogue.id_of(0),
-        shorten(options_.item));
+    if (!attribute_bytes_.empty()) {
+      given_->check_attributes(attributes_, items->sorted.ids);
+    }
     const std::lock_guard items_lock(mutex_);
     items_ = std::move(items);
   }
@@ -482,10 +479,7 @@ class Recommender::Impl {
         ids.size(),
         describe(scores));
     const at::Tensor floats = scores.detach().to(at::kFloat).contiguous();
-    for (size_t i = 0; i < rows.size(); ++i) {
-      rows[i].score = floats.const_data_ptr<float>()[i];
-    }
-    sort_by_score(rows);
+    sort_by({floats.const_data_ptr<float>(), rows.size()}, rows);
   }
 
   Recommendations result_of(

@@ -123,12 +123,6 @@ class ItemCatalogue {
     }
     return rows;
   }
-  /// True if at least one item has attributes.
-  bool has_attributes() const {
-    return std::ranges::any_of(attribute_rows_, [&](int64_t row) {
-      return row + 1 < attributes_.num_rows();
-    });
-  }
 
   /// Checks the k of a request.
   /// Errors:  ValueError that begins with `where`. So do those of all functions below.
@@ -155,7 +149,7 @@ class ItemCatalogue {
       allowed = filters_.get(filter, [&] {
         const RowSet rows = rows_where(filter, attributes_);
         return RowSet::where(size(), [&](int64_t row) {
-          return rows.contains(attribute_row(row));
+          return rows.contains(attribute_rows_[row]);
         });
       });
     }
@@ -218,7 +212,7 @@ class ItemCatalogue {
     }
     std::unordered_map<int64_t, int64_t> num_chosen;
     const auto value_of = [&](int64_t row) {
-      return choice.diverse->values[attribute_row(row)];
+      return choice.diverse->values[attribute_rows_[row]];
     };
     const auto has_room = [&](int64_t row) {
       const auto found = num_chosen.find(value_of(row));
@@ -248,11 +242,6 @@ class ItemCatalogue {
     }
   }
 
-  /// The row of ItemAttributes of an item.
-  int64_t attribute_row(int64_t row) const {
-    return attribute_rows_[row];
-  }
-
  private:
   // A filter of a million items takes 125 kB.
   static constexpr size_t kFilterBytes = size_t{1} << 26;
@@ -263,8 +252,13 @@ class ItemCatalogue {
   mutable FilterCache filters_;
 };
 
-/// Sorts by descending score, and then by row.
-inline void sort_by_score(std::vector<ScoredRow>& rows) {
+/// Gives the rows these scores, and sorts them by descending score and then by row.
+inline void sort_by(
+    std::span<const float> scores,
+    std::vector<ScoredRow>& rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].score = scores[i];
+  }
   std::ranges::sort(rows, [](const ScoredRow& left, const ScoredRow& right) {
     return left.score != right.score ? left.score > right.score
                                      : left.number < right.number;

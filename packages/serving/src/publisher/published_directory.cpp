@@ -133,28 +133,35 @@ std::optional<VersionLink> read_link(
 
 }  // namespace
 
-PublishedDirectory::PublishedDirectory(
-    const std::string& path,
-    const std::string& where)
-    : path_(path) {
-  Disk disk(where);
+PublishedDirectory::PublishedDirectory(const std::string& path) : path_(path) {
+  Disk disk(kPublisher);
   disk.make_directory(path_);
   lock_.emplace(FileLock::per_holder(
       (path_ / kLockFile).string(),
-      where,
+      kPublisher,
       "Another Publisher writes to this directory. Stop it, or choose another directory."));
-  std::error_code ignored;
+  std::error_code error;
   std::vector<fs::path> leftovers;
-  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
-    if (entry.path().filename().string().starts_with(kHiddenPrefix)) {
+  for (const auto& entry : fs::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kHiddenPrefix)) {
       leftovers.push_back(entry.path());
+    } else if (const auto version = version_number(name)) {
+      Written& written = written_[*version];
+      written = {.base = *version, .time = entry.last_write_time(error)};
+      try {
+        const MappedFile file(
+            (entry.path() / kVersionFile).string(), kPublisher);
+        written.base = version_from_text(file.text(), kPublisher).base;
+      } catch (const c10::Error&) {
+        // No version can build on a damaged one.
+      }
     }
   }
   for (const fs::path& leftover : leftovers) {
     disk.remove(leftover);
   }
-  current_ = read_link(path_ / kCurrentFile, where);
-  find_versions(where);
+  current_ = read_link(path_ / kCurrentFile, kPublisher);
   next_version_ = 1 +
       std::max(written_.empty() ? 0 : written_.rbegin()->first,
                current_ ? current_->version : 0);
@@ -178,24 +185,6 @@ bool PublishedDirectory::has_chain(int64_t base) const {
         return fs::exists(folder / kVersionFile, ignored) &&
             fs::exists(folder / kDataFile, ignored);
       });
-}
-
-void PublishedDirectory::find_versions(const std::string& where) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
-    const auto version = version_number(entry.path().filename().string());
-    if (!version) {
-      continue;
-    }
-    Written& written = written_[*version];
-    written = {.base = *version, .time = entry.last_write_time(error)};
-    try {
-      const MappedFile file((entry.path() / kVersionFile).string(), where);
-      written.base = version_from_text(file.text(), where).base;
-    } catch (const c10::Error&) {
-      // No version can build on a damaged one.
-    }
-  }
 }
 
 int64_t PublishedDirectory::write(const VersionContent& content) {

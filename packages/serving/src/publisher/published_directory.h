@@ -17,6 +17,9 @@
 
 namespace tessera::serving {
 
+/// What the messages of a Publisher begin with.
+inline constexpr const char* kPublisher = "[Publisher]";
+
 /// The rows of one table that a version has.
 struct TableContent {
   /// The entry of the table in the version, without its sections.
@@ -56,9 +59,8 @@ struct VersionContent {
 /// The directory of a Publisher. It stays locked while this object lives.
 class PublishedDirectory {
  public:
-  /// Makes and locks the directory, and removes what a crash has left in it. The messages of
-  /// errors begin with `where`.
-  PublishedDirectory(const std::string& path, const std::string& where);
+  /// Makes and locks the directory, and removes what a crash has left in it.
+  explicit PublishedDirectory(const std::string& path);
 
   /// The version that CURRENT names.
   const std::optional<VersionLink>& current() const {
@@ -91,7 +93,6 @@ class PublishedDirectory {
     std::filesystem::file_time_type time = {};
   };
 
-  void find_versions(const std::string& where);
   void remove_version(int64_t version);
 
   std::filesystem::path path_;

@@ -35,9 +35,6 @@
 
 namespace tessera::serving {
 
-/// What the messages of a Publisher begin with.
-inline constexpr const char* kPublisher = "[Publisher]";
-
 /// The model of a Publisher: its tables, which it follows, its features and its dense
 /// weights.
 class PublishedModel {

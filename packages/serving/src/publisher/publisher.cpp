@@ -7,8 +7,6 @@
 #include <tessera/data/feature_pipeline.h>
 
 #include "packages/search/src/given_items.h"
-#include "packages/search/src/scan/item_attributes.h"
-#include "packages/search/src/scan/item_catalogue.h"
 #include "packages/serving/src/format/items_file.h"
 #include "packages/serving/src/publisher/followed_table.h"
 #include "packages/serving/src/publisher/published_directory.h"
@@ -206,12 +204,8 @@ class ItemPublisher {
     }
     compare();
     if (needs_base_ && !attributes_.empty()) {
-      const ItemAttributes attributes(attributes_, kPublisher);
-      TESSERA_CHECK_VALUE(
-          ItemCatalogue(taken_.ids, attributes).has_attributes(),
-          "[Publisher] the attributes have no row about an item of the model, whose ids begin with {}. Correct the column of '{}'.",
-          taken_.ids.front(),
-          shorten(options_.item));
+      given_.check_attributes(
+          ItemAttributes(attributes_, kPublisher), taken_.ids);
     }
   }
   // Takes the items of the last version for the next one.
@@ -368,7 +362,7 @@ class Publisher::Impl {
         "[Publisher] expected a directory, but got ''. Pass a path.");
     check_path(directory, kPublisher);
     ranks_.broadcast(Rendezvous::kSaveCheckpoint, [&] {
-      directory_.emplace(directory, kPublisher);
+      directory_.emplace(directory);
       read_file(kPipeline, options_.pipeline);
       read_file(kProgram, options_.program);
       read_file(kCompiledProgram, options_.compiled_program);

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace tessera::serving {
@@ -129,32 +130,33 @@ ItemSearch::ItemSearch(
     const std::vector<PublishedTable>& tables,
     const std::string& where)
     : items_(std::move(items)) {
-  const auto find = [&](const char* name) -> const PublishedTable* {
+  const auto find = [&](const char* name,
+                        std::optional<int64_t> dim,
+                        std::optional<int64_t> rows) -> const PublishedTable* {
     const auto found = std::ranges::find_if(
         tables, [&](const auto& table) { return table.file().name == name; });
-    return found == tables.end() ? nullptr : &*found;
+    if (found == tables.end()) {
+      return nullptr;
+    }
+    const TableFile& file = found->file();
+    expect(
+        !file.keys && !file.rounded_to && file.dim == dim.value_or(file.dim) &&
+            file.vocabulary_size == rows.value_or(file.vocabulary_size),
+        where,
+        "tables");
+    return &*found;
   };
-  vectors_ = find(kItemVectors);
-  exact_vectors_ = find(kExactVectors);
-  popularity_ = find(kPopularity);
-  users_ = find(kUserVectors);
-  products_ = find(kItemProducts);
-  expect(vectors_ != nullptr, where, "vectors");
-  const auto fits =
-      [&](const PublishedTable* table, int64_t dim, int64_t rows) {
-        return table == nullptr ||
-            (!table->file().keys && !table->file().rounded_to &&
-             table->file().dim == dim &&
-             (rows < 0 || table->file().vocabulary_size == rows));
-      };
   const int64_t size = items_->catalogue.size();
+  vectors_ = find(kItemVectors, std::nullopt, size);
+  expect(vectors_ != nullptr, where, "vectors");
+  exact_vectors_ = find(kExactVectors, dim(), size);
+  popularity_ = find(kPopularity, 1, size);
+  users_ = find(kUserVectors, dim(), std::nullopt);
+  products_ = find(kItemProducts, 2 * dim(), dim());
   const auto& fold_in = items_->file.fold_in;
   expect(
-      fits(vectors_, dim(), size) && fits(exact_vectors_, dim(), size) &&
-          fits(popularity_, 1, size) && fits(users_, dim(), -1) &&
-          fits(products_, 2 * dim(), dim()) &&
-          (products_ != nullptr || !fold_in ||
-           !(fold_in->catalogue_confidence > 0.0)),
+      products_ != nullptr || !fold_in ||
+          !(fold_in->catalogue_confidence > 0.0),
       where,
       "tables");
 }

@@ -51,10 +51,7 @@ class ItemSearch {
       const std::vector<PublishedTable>& tables,
       const std::string& where);
 
-  const BaseItems& items() const {
-    return *items_;
-  }
-  std::shared_ptr<const BaseItems> shared_items() const {
+  const std::shared_ptr<const BaseItems>& items() const {
     return items_;
   }
   int64_t dim() const {

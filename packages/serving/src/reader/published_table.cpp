@@ -10,7 +10,7 @@
 #include <array>
 #include <bit>
 #include <functional>
-#include <iterator>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -123,38 +123,28 @@ class KeyOverlay {
       : chunks_(static_cast<size_t>(
             std::clamp<int64_t>(capacity / 1024, 1, int64_t{1} << 20))) {}
 
-  enum class Found { kNo, kRow, kRemoved };
-  struct Place {
-    Found found = Found::kNo;
-    const std::byte* row = nullptr;
+  struct Change {
+    int64_t key = 0;
+    const std::byte* row = nullptr;  // nullptr: removed
   };
-  Place find(int64_t key) const {
+  // The last change of the key, or nullptr if it has none.
+  const Change* find(int64_t key) const {
     const uint64_t hash = hash_of_key(key);
     const Chunk* chunk = chunks_[chunk_of(hash)].get();
     if (chunk == nullptr) {
-      return {};
+      return nullptr;
     }
-    const size_t mask = chunk->slots.size() - 1;
-    for (size_t at = hash & mask;; at = (at + 1) & mask) {
-      const Slot& slot = chunk->slots[at];
-      if (slot.found == Found::kNo || slot.key == key) {
-        return {.found = slot.found, .row = slot.row};
-      }
-    }
+    const std::optional<Change>& slot = (*chunk)[place_in(*chunk, key, hash)];
+    return slot ? &*slot : nullptr;
   }
   // Prefetches what find() reads.
   void prefetch(int64_t key) const {
     const uint64_t hash = hash_of_key(key);
     if (const Chunk* chunk = chunks_[chunk_of(hash)].get()) {
-      __builtin_prefetch(
-          chunk->slots.data() + (hash & (chunk->slots.size() - 1)));
+      __builtin_prefetch(chunk->data() + (hash & (chunk->size() - 1)));
     }
   }
 
-  struct Change {
-    int64_t key = 0;
-    const std::byte* row = nullptr;  // nullptr: removed
-  };
   // Returns this overlay with `changes`. If a key has two of them, the last one counts.
   std::shared_ptr<const KeyOverlay> with(std::vector<Change> changes) const {
     std::shared_ptr<KeyOverlay> result(new KeyOverlay(*this));
@@ -168,35 +158,23 @@ class KeyOverlay {
           std::ranges::upper_bound(left, number, {}, chunk_of_change);
       const auto added = left.first(end - left.begin());
       left = left.subspan(added.size());
-      const Chunk* old = chunks_[number].get();
-      std::vector<Slot> kept;
-      if (old != nullptr) {
-        std::ranges::copy_if(
-            old->slots, std::back_inserter(kept), [](const Slot& slot) {
-              return slot.found != Found::kNo;
-            });
-      }
-      const auto chunk = std::make_shared<Chunk>();
-      chunk->slots.resize(std::bit_ceil(2 * (kept.size() + added.size()) + 1));
-      const size_t mask = chunk->slots.size() - 1;
-      const auto put = [&](const Slot& slot) {
-        size_t at = hash_of_key(slot.key) & mask;
-        while (chunk->slots[at].found != Found::kNo &&
-               chunk->slots[at].key != slot.key) {
-          at = (at + 1) & mask;
+      std::vector<Change> all;
+      if (const Chunk* old = chunks_[number].get()) {
+        for (const std::optional<Change>& slot : *old) {
+          if (slot) {
+            all.push_back(*slot);
+          }
         }
-        chunk->slots[at] = slot;
-      };
-      std::ranges::for_each(kept, put);
-      for (const auto& [key, row] : added) {
-        const Found found = row == nullptr ? Found::kRemoved : Found::kRow;
-        put({.key = key, .row = row, .found = found});
+        result->size_ -= rows_in(*old);
       }
-      const auto rows_of = [](const std::vector<Slot>& slots) {
-        return std::ranges::count_if(
-            slots, [](const Slot& slot) { return slot.found == Found::kRow; });
-      };
-      result->size_ += rows_of(chunk->slots) - rows_of(kept);
+      all.insert(all.end(), added.begin(), added.end());
+      const auto chunk =
+          std::make_shared<Chunk>(std::bit_ceil(2 * all.size() + 1));
+      for (const Change& change : all) {
+        const uint64_t hash = hash_of_key(change.key);
+        (*chunk)[place_in(*chunk, change.key, hash)] = change;
+      }
+      result->size_ += rows_in(*chunk);
       result->chunks_[number] = chunk;
     }
     return result;
@@ -208,20 +186,28 @@ class KeyOverlay {
   }
 
  private:
-  struct Slot {
-    int64_t key = 0;
-    const std::byte* row = nullptr;
-    Found found = Found::kNo;
-  };
   // A hash table with open addressing. Its size is a power of two. At least half is free.
-  struct Chunk {
-    std::vector<Slot> slots = {};
-  };
+  using Chunk = std::vector<std::optional<Change>>;
+
   KeyOverlay(const KeyOverlay&) = default;
 
   size_t chunk_of(uint64_t hash) const {
     return static_cast<size_t>(
         ((hash >> 32) * static_cast<uint64_t>(chunks_.size())) >> 32);
+  }
+
+  // The place of this key, or of the free slot where it may be put.
+  static size_t place_in(const Chunk& chunk, int64_t key, uint64_t hash) {
+    const size_t mask = chunk.size() - 1;
+    size_t at = hash & mask;
+    while (chunk[at] && chunk[at]->key != key) {
+      at = (at + 1) & mask;
+    }
+    return at;
+  }
+  static int64_t rows_in(const Chunk& chunk) {
+    return std::ranges::count_if(
+        chunk, [](const auto& slot) { return slot && slot->row != nullptr; });
   }
 
   std::vector<std::shared_ptr<const Chunk>> chunks_;
@@ -269,19 +255,19 @@ PublishedTable::PublishedTable(
   if (!file_.keys) {
     return;
   }
-  const auto bytes = base.bytes(*file.numbers);
-  key_buckets_ = reinterpret_cast<const KeyBucket*>(bytes.data());
-  num_key_buckets_ = static_cast<int64_t>(bytes.size() / sizeof(KeyBucket));
+  const auto buckets = base.values<KeyBucket>(*file.numbers);
+  key_buckets_ = buckets.data();
+  num_key_buckets_ = std::ssize(buckets);
   int64_t keys = 0;
-  bool are_valid = true;
-  for (int64_t i = 0; i < num_key_buckets_ && are_valid; ++i) {
-    const KeyBucket& bucket = key_buckets_[i];
-    are_valid = bucket.size <= KeyBucket::kSize;
-    for (uint32_t j = 0; are_valid && j < bucket.size; ++j) {
-      are_valid = bucket.rows[j] < file.count;
-    }
-    keys += bucket.size;
-  }
+  const bool are_valid =
+      std::ranges::all_of(buckets, [&](const KeyBucket& bucket) {
+        keys += bucket.size;
+        return bucket.size <= KeyBucket::kSize &&
+            std::all_of(
+                   bucket.rows, bucket.rows + bucket.size, [&](uint32_t row) {
+                     return row < file.count;
+                   });
+      });
   TESSERA_CHECK_VALUE(
       are_valid && keys == file.count,
       "{} the keys of table '{}' do not fit its {} rows. The file is damaged.",
@@ -307,10 +293,7 @@ PublishedTable PublishedTable::with(
   PublishedTable next = *this;
   const std::byte* first = version.bytes(file.rows).data();
   if (!file_.keys) {
-    const auto bytes = version.bytes(*file.numbers);
-    const std::span<const uint32_t> rows(
-        reinterpret_cast<const uint32_t*>(bytes.data()),
-        static_cast<size_t>(file.count));
+    const auto rows = version.values<uint32_t>(*file.numbers);
     const bool ascend =
         std::ranges::adjacent_find(rows, std::greater_equal<>()) == rows.end();
     TESSERA_CHECK_VALUE(
@@ -327,18 +310,13 @@ PublishedTable PublishedTable::with(
     }
     return next;
   }
-  const auto keys_in = [&](const Section& section) {
-    const auto bytes = version.bytes(section);
-    return std::span<const int64_t>(
-        reinterpret_cast<const int64_t*>(bytes.data()), bytes.size() / 8);
-  };
   std::vector<KeyOverlay::Change> changes;
   if (file.removed) {
-    for (const int64_t key : keys_in(*file.removed)) {
+    for (const int64_t key : version.values<int64_t>(*file.removed)) {
       changes.push_back({.key = key});
     }
   }
-  for (const int64_t key : keys_in(*file.numbers)) {
+  for (const int64_t key : version.values<int64_t>(*file.numbers)) {
     changes.push_back({.key = key, .row = first});
     first += row_bytes_;
   }
@@ -392,9 +370,8 @@ IdRule PublishedTable::rule_of(const FeatureFile& feature) const {
 
 const std::byte* PublishedTable::find(int64_t key) const {
   if (key_overlay_ != nullptr) {
-    const KeyOverlay::Place place = key_overlay_->find(key);
-    if (place.found != KeyOverlay::Found::kNo) {
-      return place.row;
+    if (const KeyOverlay::Change* change = key_overlay_->find(key)) {
+      return change->row;
     }
   }
   const uint32_t row = find_key(key_buckets_, num_key_buckets_, key);

@@ -32,8 +32,6 @@ namespace tessera::serving {
 
 namespace {
 
-constexpr const char* kReader = "[Reader]";
-
 using VersionPtr = std::shared_ptr<const Version>;
 
 // A pointer that many threads read and one thread at a time replaces. Readers never wait.
@@ -150,14 +148,6 @@ class DirectoryWatch {
   std::atomic<bool> is_stopped_ = false;
   int watch_ = -1;
 };
-
-// Lets other threads of the process go first, because lookups should not wait for a new
-// version.
-void lower_priority() {
-  constexpr int kNice = 10;
-  const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
-  (void)::setpriority(PRIO_PROCESS, thread, kNice);
-}
 
 // Counts the forks between the process that first used a Reader and this one. fork()
 // locks the mutex before it copies the process, so no other thread of the parent can hold
@@ -280,8 +270,7 @@ struct Reader::Impl {
         options.copy_to_memory ? DataPlace::kInMemory : DataPlace::kMapped;
     VersionPtr version = known;
     for (auto text = chain.rbegin(); text != chain.rend(); ++text) {
-      const VersionData data =
-          read_version(directory, std::move(*text), place, kReader);
+      const VersionData data = read_version(directory, std::move(*text), place);
       const std::string where = where_of(data.file.version);
       version = data.file.is_base() ? make_version(data, where)
                                     : make_next_version(*version, data, where);
@@ -326,7 +315,7 @@ struct Reader::Impl {
     const bool is_pinned = get_status().is_pinned;
     VersionLink newest;
     try {
-      newest = read_current(directory, kReader);
+      newest = read_current(directory);
     } catch (const std::exception&) {
       if (!is_pinned) {  // a pinned version needs no directory
         throw;
@@ -366,7 +355,7 @@ struct Reader::Impl {
       throw;
     } catch (const std::runtime_error&) {
       // The publisher may have removed the files of a version that CURRENT named before.
-      if (read_current(directory, kReader) != newest) {
+      if (read_current(directory) != newest) {
         return take_newest();
       }
       throw;
@@ -387,35 +376,45 @@ struct Reader::Impl {
     }
   }
 
-  void tell(const std::optional<ReaderEvent>& event) const {
+  // Calls `change` while no other thread takes a version. Then reports the event that it
+  // returns, if there is one.
+  template <class Change>
+  std::optional<ReaderEvent> run_locked(Change change) {
+    std::optional<ReaderEvent> event;
+    {
+      const std::lock_guard<std::mutex> lock(process->mutex);
+      event = change();
+    }
     if (event && options.on_event) {
       options.on_event(*event);
     }
+    return event;
   }
 
   // Takes the newest version, and keeps the old one if there is a problem. Returns whether
   // there is the same problem as before.
   bool try_to_take() {
-    std::optional<ReaderEvent> event;
     bool is_known_problem = false;
-    {
-      const std::lock_guard<std::mutex> lock(process->mutex);
+    run_locked([&]() -> std::optional<ReaderEvent> {
       const std::string before = get_status().problem;
       try {
-        event = take_and_report();
+        return take_and_report();
       } catch (const std::exception& error) {
         is_known_problem = before == error.what();
-        if (!is_known_problem) {
-          event = {.version = get_status().newest, .problem = error.what()};
-        }
+        return is_known_problem
+            ? std::nullopt
+            : std::optional(ReaderEvent{
+                  .version = get_status().newest, .problem = error.what()});
       }
-    }
-    tell(event);
+    });
     return is_known_problem;
   }
 
   void follow() {
-    lower_priority();
+    // Other threads of the process go first, because lookups should not wait for a version.
+    constexpr int kNice = 10;
+    const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
+    (void)::setpriority(PRIO_PROCESS, thread, kNice);
     constexpr double kLongest = 5.0;
     DirectoryWatch& watch = *process->watch;
     double seconds = options.poll_seconds;
@@ -464,7 +463,7 @@ Reader::Reader(std::string directory, ReaderOptions options) {
   if (impl_->options.follow) {
     impl_->process->watch.emplace(impl_->directory);
   }
-  impl_->tell(impl_->take_newest());
+  impl_->run_locked([this] { return impl_->take_newest(); });
   if (impl_->options.follow) {
     impl_->process->thread = std::thread([this] { impl_->follow(); });
   }
@@ -489,21 +488,17 @@ std::shared_ptr<const Version> Reader::version() const {
 
 bool Reader::refresh() {
   impl_->continue_in_child();
-  std::optional<ReaderEvent> event;
-  {
-    const std::lock_guard<std::mutex> lock(impl_->process->mutex);
+  const auto event = impl_->run_locked([this] {
     impl_->process->refused = {};
-    event = impl_->take_and_report();
-  }
-  impl_->tell(event);
+    return impl_->take_and_report();
+  });
   return event.has_value();
 }
 
 void Reader::rollback(int64_t version) {
   impl_->continue_in_child();
-  std::optional<ReaderEvent> event;
-  {
-    const std::lock_guard<std::mutex> lock(impl_->process->mutex);
+  impl_->run_locked([&] {
+    std::optional<ReaderEvent> event;
     const VersionPtr known = impl_->current.get();
     if (known->number() != version) {
       const std::filesystem::path folder =
@@ -524,8 +519,8 @@ void Reader::rollback(int64_t version) {
       status.is_pinned = true;
       status.problem.clear();
     });
-  }
-  impl_->tell(event);
+    return event;
+  });
 }
 
 void Reader::unpin() {

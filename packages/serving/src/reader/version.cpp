@@ -45,18 +45,16 @@ size_t find_name(
     std::string_view name,
     const char* where,
     const char* kind) {
-  for (size_t i = 0; i < infos.size(); ++i) {
-    if (infos[i].name == name) {
-      return i;
-    }
-  }
-  checks::fail<checks::ValueError>(
-      {__func__, __FILE__, __LINE__},
+  const auto found = std::ranges::find_if(
+      infos, [&](const auto& info) { return info.name == name; });
+  TESSERA_CHECK_VALUE(
+      found != infos.end(),
       "{} there is no {} '{}'. Known: {}.",
       where,
       kind,
       shorten(name),
       join_names(infos, shortened_name));
+  return static_cast<size_t>(found - infos.begin());
 }
 
 int64_t examples_of(const FeatureBatch& batch) {
@@ -265,9 +263,7 @@ std::shared_ptr<const Version> make_version(
          .sequence_length = feature.sequence_length});
   }
   for (const AttachedFile& file : base.file.files) {
-    const auto bytes = base.bytes(file.bytes);
-    impl->files[file.name] = {
-        reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    impl->files[file.name] = base.text(file.bytes);
   }
   if (impl->files.contains(kItems)) {
     impl->items = std::make_unique<const ItemSearch>(
@@ -303,7 +299,7 @@ std::shared_ptr<const Version> make_next_version(
   impl->files = old.files;
   if (old.items != nullptr) {
     impl->items = std::make_unique<const ItemSearch>(
-        old.items->shared_items(), impl->tables, where);
+        old.items->items(), impl->tables, where);
   }
   impl->owners = old.owners;
   add_file(next, *impl);

@@ -87,8 +87,8 @@ std::string read_text(
   return {reinterpret_cast<const char*>(bytes.data.data()), bytes.data.size()};
 }
 
-Bytes map_file(const std::string& path, const std::string& where) {
-  auto file = std::make_shared<MappedFile>(path, where);
+Bytes map_file(const std::string& path) {
+  auto file = std::make_shared<MappedFile>(path, kReader);
   const std::span<const std::byte> data(
       reinterpret_cast<const std::byte*>(file->data()), file->size());
   return {.data = data, .owner = std::move(file)};
@@ -123,9 +123,7 @@ void check_section(
     const Section& section,
     const std::string& what,
     const std::string& where) {
-  const auto bytes = version.bytes(section);
-  const std::string xxh3 =
-      checksum_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const std::string xxh3 = checksum_of(version.text(section));
   TESSERA_CHECK_VALUE(
       xxh3 == section.xxh3,
       "{} the {} at byte {} have the checksum {}, but {} names {}. The file is damaged.",
@@ -139,12 +137,10 @@ void check_section(
 
 }  // namespace
 
-VersionLink read_current(
-    const std::filesystem::path& directory,
-    const std::string& where) {
+VersionLink read_current(const std::filesystem::path& directory) {
   const std::string path = (directory / kCurrentFile).string();
   return link_from_text(
-      read_text(path, kMaxLinkBytes, where), in_brackets(where, path));
+      read_text(path, kMaxLinkBytes, kReader), in_brackets(kReader, path));
 }
 
 VersionText read_version_file(
@@ -196,19 +192,18 @@ int64_t last_change(const std::filesystem::path& directory) {
 VersionData read_version(
     const std::filesystem::path& directory,
     VersionText text,
-    DataPlace place,
-    const std::string& where) {
+    DataPlace place) {
   VersionData result{
       .file = std::move(text.file), .xxh3 = std::move(text.xxh3)};
   const VersionFile& file = result.file;
   const std::string path =
       (directory / version_name(file.version) / kDataFile).string();
   Bytes bytes = file.is_base() && place == DataPlace::kMapped
-      ? map_file(path, where)
-      : read_file(path, file.data_bytes, where);
+      ? map_file(path)
+      : read_file(path, file.data_bytes, kReader);
   result.data = bytes.data;
   result.owner = std::move(bytes.owner);
-  const std::string in_file = in_brackets(where, path);
+  const std::string in_file = in_brackets(kReader, path);
   TESSERA_CHECK_VALUE(
       std::ssize(result.data) == file.data_bytes,
       "{} expected {} bytes, but got {}. The file is damaged.",

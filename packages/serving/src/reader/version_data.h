@@ -9,9 +9,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::serving {
+
+/// What most messages of a Reader begin with.
+inline constexpr const char* kReader = "[Reader]";
 
 /// Where the bytes of a base are.
 enum class DataPlace { kMapped, kInMemory };
@@ -31,13 +35,20 @@ struct VersionData {
   std::span<const std::byte> bytes(const Section& section) const {
     return data.subspan(section.offset, section.bytes);
   }
+  template <class T>
+  std::span<const T> values(const Section& section) const {
+    const auto of = bytes(section);
+    return {reinterpret_cast<const T*>(of.data()), of.size() / sizeof(T)};
+  }
+  std::string_view text(const Section& section) const {
+    const auto characters = values<char>(section);
+    return {characters.data(), characters.size()};
+  }
 };
 
 /// Reads CURRENT.
 /// Errors:  Error naming the path; ValueError for a damaged file.
-VersionLink read_current(
-    const std::filesystem::path& directory,
-    const std::string& where);
+VersionLink read_current(const std::filesystem::path& directory);
 
 /// The content of version.json.
 struct VersionText {
@@ -63,7 +74,6 @@ int64_t last_change(const std::filesystem::path& directory);
 VersionData read_version(
     const std::filesystem::path& directory,
     VersionText text,
-    DataPlace place,
-    const std::string& where);
+    DataPlace place);
 
 }  // namespace tessera::serving

@@ -21,13 +21,16 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/rfc7230.hpp>
+#include <boost/beast/http/status.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -258,32 +261,34 @@ ReceivedRequest read_head(const http::request_header<>& header) {
   return head;
 }
 
-// The bytes that a connection holds for the body of a request or of a response. They count
-// in the total of all connections.
-class HeldBytes {
- public:
-  explicit HeldBytes(size_t& total) : total_(total) {}
-  ~HeldBytes() {
-    set(0);
-  }
-  HeldBytes(const HeldBytes&) = delete;
-  HeldBytes& operator=(const HeldBytes&) = delete;
+// The date of now in English, such as "Sun, 06 Nov 1994 08:49:37 GMT".
+std::string date_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc = {};
+  return fmt::format("{:%a, %d %b %Y %T} GMT", *::gmtime_r(&now, &utc));
+}
 
-  // Returns false, and counts none, if all connections would hold too many.
-  bool set(size_t bytes) {
-    total_ -= std::exchange(bytes_, 0);
-    if (bytes > kMaxHeldBytes - std::min(kMaxHeldBytes, total_)) {
-      return false;
-    }
-    bytes_ = bytes;
-    total_ += bytes;
-    return true;
-  }
-
- private:
-  size_t& total_;
-  size_t bytes_ = 0;
-};
+// The status line and the header of a response.
+std::string head_of(const HttpResponse& response, bool keeps_alive) {
+  const auto reason = http::obsolete_reason(
+      http::int_to_status(static_cast<unsigned>(response.status)));
+  return fmt::format(
+      "HTTP/1.1 {} {}\r\n"
+      "Date: {}\r\n"
+      "Content-Type: {}\r\n"
+      "Content-Length: {}\r\n"
+      "Cache-Control: no-store\r\n"
+      "X-Content-Type-Options: nosniff\r\n"
+      "Connection: {}\r\n"
+      "{}\r\n",
+      response.status,
+      std::string_view(reason.data(), reason.size()),
+      date_text(),
+      response.content_type,
+      response.body.size(),
+      keeps_alive ? "keep-alive" : "close",
+      response.headers);
+}
 
 HttpResponse memory_response(ServerMetrics& metrics) {
   metrics.count_rejection(Rejection::kMemory);
@@ -300,12 +305,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
       : socket_(std::move(socket)),
         timer_(socket_.get_executor()),
         buffer_(kMaxBuffer),
-        context_(context),
-        held_(context.held_bytes) {
+        context_(context) {
     context_.sessions.insert(this);
     context_.handler.metrics().add(Counter::kConnections, 1);
   }
   ~HttpSession() {
+    hold(0);
     context_.sessions.erase(this);
     context_.handler.metrics().add(Counter::kConnections, -1);
   }
@@ -334,14 +339,18 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
             Clock::now() - received_at;
         metrics.count_seconds(label, seconds.count());
       }
-      hold(response);
+      hold(0);
+      if (response.body.size() > kSmallResponse &&
+          !hold(response.body.size())) {
+        response = memory_response(metrics);
+      }
       metrics.count_response(label, response.status);
       const bool keeps_alive =
           received.keeps_alive && !response.closes && !context_.is_stopping;
       std::string head = head_of(response, keeps_alive);
       std::string body = is_head ? std::string() : std::move(response.body);
       const bool is_written = co_await write(std::move(head), std::move(body));
-      held_.set(0);
+      hold(0);
       if (!is_written) {
         co_return;
       }
@@ -365,6 +374,19 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
 
   // What the session waits for.
   enum class Phase { kIdle, kReading, kComputing, kWriting, kClosing };
+
+  // Counts the bytes that the connection holds for the body of a request or of a response.
+  // Returns false, and counts none, if all connections would hold too many.
+  bool hold(size_t bytes) {
+    size_t& total = context_.held_bytes;
+    total -= std::exchange(held_, 0);
+    if (bytes > kMaxHeldBytes - std::min(kMaxHeldBytes, total)) {
+      return false;
+    }
+    held_ = bytes;
+    total += bytes;
+    return true;
+  }
 
   // Waits for the first byte of a request. Meanwhile, the connection has no large buffer.
   asio::awaitable<bool> wait_for_request() {
@@ -413,7 +435,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
       received = read_head(parser.get());
       const auto length = parser.content_length();
       if (!received.error && !parser.is_done() &&
-          !held_.set(static_cast<size_t>(length ? *length : max_bytes))) {
+          !hold(static_cast<size_t>(length ? *length : max_bytes))) {
         received.error = memory_response(context_.handler.metrics());
       }
       if (received.error) {
@@ -438,7 +460,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
     }
     end_phase();
     if (error) {
-      held_.set(0);
+      hold(0);
       const bool has_request_line = !parser.get().target().empty() ||
           text_of(buffer_).find('\n') != std::string_view::npos;
       received = refusal_of(error, has_request_line);
@@ -446,7 +468,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
       co_return received;
     }
     received.request.body = std::move(parser.get().body());
-    held_.set(received.request.body.size());
+    hold(received.request.body.size());
     co_return received;
   }
   ReceivedRequest refusal_of(const error_code& error, bool has_request_line) {
@@ -496,15 +518,6 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
                 "Expected a request of HTTP/1.1, but got: {}.",
                 error.message()))};
   }
-  // Counts the body of a response. If all connections hold too much, another
-  // response takes its place.
-  void hold(HttpResponse& response) {
-    held_.set(0);
-    if (response.body.size() > kSmallResponse &&
-        !held_.set(response.body.size())) {
-      response = memory_response(context_.handler.metrics());
-    }
-  }
   // Gives the response of the handler, and waits for it if a thread computes it.
   asio::awaitable<HttpResponse> answer(HttpRequest request) {
     phase_ = Phase::kComputing;
@@ -519,7 +532,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
             asio::post(
                 executor, [session, response = std::move(response)]() mutable {
                   if (const auto alive = session.lock()) {
-                    alive->take_response(std::move(response));
+                    alive->response_ = std::move(response);
+                    alive->timer_.cancel();
                   }
                 });
           });
@@ -530,7 +544,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
     if (answer.response) {
       co_return std::move(*answer.response);
     }
-    // take_response() ends the wait. Once a thread computes, there is no deadline.
+    // The response ends the wait. Once a thread computes, there is no deadline.
     timer_.expires_at(answer.job->deadline);
     while (!response_) {
       error_code ignored;
@@ -597,16 +611,11 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
       alive->watch(std::chrono::milliseconds(20));
     });
   }
-  void take_response(HttpResponse response) {
-    response_ = std::move(response);
-    timer_.cancel();
-  }
-
-  boost::asio::ip::tcp::socket socket_;
-  boost::asio::steady_timer timer_;
-  boost::beast::flat_buffer buffer_;
+  asio::ip::tcp::socket socket_;
+  asio::steady_timer timer_;
+  beast::flat_buffer buffer_;
   SessionContext& context_;
-  HeldBytes held_;
+  size_t held_ = 0;  // bytes of a body
   Phase phase_ = Phase::kComputing;
   uint64_t phases_ = 0;  // so that the timer of an earlier phase does nothing
   bool is_late_ = false;  // the time of this phase is over

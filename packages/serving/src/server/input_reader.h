@@ -23,7 +23,7 @@ inline constexpr size_t kBytesOfValue = 64;
 
 /// Reads the inputs of a request: ids and numbers, and columns from which the pipeline makes
 /// them.
-class InputReader {
+class InputReader : public RequestValues {
  public:
   /// What the names of an object may be. kAny: of columns and inputs.
   enum class Form { kAny, kColumns, kInputs };
@@ -35,11 +35,7 @@ class InputReader {
   explicit InputReader(
       const RequestContext& context,
       Rows rows = Rows::kCandidates)
-      : rows_(rows), context_(context), values_(context) {}
-
-  RequestValues& values() {
-    return values_;
-  }
+      : RequestValues(context), rows_(rows) {}
 
   /// Reads an object of inputs. `place` is its name in the request.
   void read(
@@ -53,7 +49,7 @@ class InputReader {
       if (form == Form::kAny && (has_columns || name == "inputs") &&
           (value.is_object() || context_.pipeline != nullptr)) {
         if (!value.is_object()) {
-          values_.refuse(value, here, "an object");
+          refuse(value, here, "an object");
         }
         read(
             value,
@@ -65,10 +61,10 @@ class InputReader {
       const PipelineColumn* column = find_column(name, here, value, form);
       const std::span<const Json> rows =
           is_of_user ? std::span(&value, 1) : candidates_of(value, name, here);
-      values_.count(!is_of_user && are_lists(rows) ? rows.size() : 0);
+      count(!is_of_user && are_lists(rows) ? rows.size() : 0);
       if (column != nullptr) {
         (is_of_user ? user_ : candidates_)
-            .add(name, values_.read_column(rows, here, *column));
+            .add(name, read_column(rows, here, *column));
       } else {
         (is_of_user ? request_.user : request_.candidates)
             .push_back(read_input(name, here, rows));
@@ -125,10 +121,6 @@ class InputReader {
   bool has_column(const std::string& name) const {
     return user_.find(name) != nullptr || candidates_.find(name) != nullptr;
   }
-  static bool takes_numbers(const PipelineColumn& column) {
-    using Type = PipelineColumn::Type;
-    return column.type != Type::kText && column.type != Type::kUnknown;
-  }
   static ptrdiff_t count_sent(
       const RawColumns& side,
       const std::vector<std::string>& names) {
@@ -148,8 +140,8 @@ class InputReader {
         ? nullptr
         : find_named(context_.pipeline->columns, name);
     if (form == Form::kColumns && column == nullptr) {
-      values_.check_pipeline();
-      values_.refuse(
+      check_pipeline();
+      refuse(
           value,
           place,
           context_.pipeline == nullptr
@@ -158,9 +150,11 @@ class InputReader {
                   join_names(context_.pipeline->columns, shortened_name));
     }
     // Clients that apply the pipeline themselves may send made ids and numbers by this name.
+    using Type = PipelineColumn::Type;
     TESSERA_CHECK_VALUE(
         column == nullptr || form == Form::kColumns ||
-            !takes_numbers(*column) || !is_input(name),
+            column->type == Type::kText || column->type == Type::kUnknown ||
+            !is_input(name),
         "{}: this is a column of the pipeline and an input of the model, so its numbers could be of either. Put raw values into \"columns\", as in {{\"columns\":{{\"age\":45}}}}, and what the pipeline has made of them into \"inputs\".",
         shorten(place));
     TESSERA_CHECK_VALUE(
@@ -286,7 +280,7 @@ class InputReader {
               size += text.size() / kBytesOfValue;
             }
           }
-          values_.count(size * static_cast<size_t>(request_.num_candidates));
+          count(size * static_cast<size_t>(request_.num_candidates));
           const std::vector<T> row = values;
           for (int64_t i = 1; i < request_.num_candidates; ++i) {
             values.insert(values.end(), row.begin(), row.end());
@@ -308,7 +302,7 @@ class InputReader {
       return;
     }
     const Pipeline& pipeline = context_.pipeline->pipeline;
-    values_.count(
+    count(
         static_cast<size_t>(columns.batch_size() * pipeline.num_dense()) *
         sizeof(float) / kBytesOfValue);
     for (const data::PipelineOutput& output : context_.pipeline->outputs()) {
@@ -349,11 +343,11 @@ class InputReader {
       const auto& row_splits = columns.find(name)->row_splits;
       for (size_t i = 0; row_splits && i < ids.size(); ++i) {
         ids[i] *= static_cast<size_t>((*row_splits)[i + 1] - (*row_splits)[i]);
-        values_.count(output.columns.size() > 1 ? ids[i] : 0);
+        count(output.columns.size() > 1 ? ids[i] : 0);
       }
     }
     const size_t all = std::accumulate(ids.begin(), ids.end(), size_t{0});
-    values_.count(all * sizeof(int64_t) / kBytesOfValue);
+    count(all * sizeof(int64_t) / kBytesOfValue);
   }
 
   // A row, of the user or of a candidate, is a value or a list of values. The input has ids
@@ -364,16 +358,16 @@ class InputReader {
       std::span<const Json> rows) {
     ScoreInput input{.name = name, .rows = std::ssize(rows)};
     if (is_feature(name)) {
-      input.values = values_.read_id_rows(rows, place);
+      input.values = read_id_rows(rows, place);
       return input;
     }
     auto& numbers = input.values.emplace<std::vector<float>>();
     if (!are_lists(rows)) {
-      values_.append_numbers(rows, place, numbers);
+      append_numbers(rows, place, numbers);
       return input;
     }
     for (const Json& row : rows) {
-      const auto values = values_.row_of(row, place);
+      const auto values = row_of(row, place);
       TESSERA_CHECK_VALUE(
           !values.empty() && values.size() == rows.front().size(),
           "{}: expected at least one number, and as many in each list, but got {} and {}. Its values are numbers, because '{}' is not a feature; the features are {}.",
@@ -382,7 +376,7 @@ class InputReader {
           values.size(),
           shorten(name),
           join_names(context_.version.features(), shortened_name));
-      values_.append_numbers(values, place, numbers);
+      append_numbers(values, place, numbers);
     }
     return input;
   }
@@ -392,7 +386,7 @@ class InputReader {
       const std::string& name,
       const std::string& place) {
     const char* entry = rows_ == Rows::kCandidates ? "candidate" : "example";
-    const auto list = values_.list_of(
+    const auto list = list_of(
         json, place, fmt::format("a list with one entry per {}", entry));
     TESSERA_CHECK_VALUE(
         !list.empty(),
@@ -416,8 +410,6 @@ class InputReader {
   }
 
   const Rows rows_;
-  const RequestContext& context_;
-  RequestValues values_;
   ScoreRequest request_ = {};
   std::set<std::string> inputs_ = {};  // the names in request_
   std::string first_list_ = {};  // the name of the first list of candidates

@@ -39,40 +39,6 @@ bool is_get_path(std::string_view path) {
   return std::ranges::find(kGetPaths, path) != kGetPaths.end();
 }
 
-// A version that can't answer the request.
-struct NotServed : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-// A function has used another version than the rest of the request.
-struct VersionChanged : std::exception {};
-
-// The `count` numbers that a function gives for a request that has read this version.
-std::vector<float> call(
-    const ScoreFunction& function,
-    const ScoreRequest& request,
-    int64_t count,
-    const Version& version) {
-  std::vector<ScoreResult> results = function({&request, 1});
-  TESSERA_CHECK(
-      results.size() == 1,
-      "a function gave {} results for 1 request",
-      results.size());
-  ScoreResult& result = results[0];
-  // A newer version may refuse what is right for this one. An error may have no version.
-  if (result.version != 0 && result.version != version.number()) {
-    throw VersionChanged();
-  }
-  if (!result.error.empty()) {
-    throw std::invalid_argument(result.error);
-  }
-  TESSERA_CHECK(
-      result.version != 0,
-      "a function gave results of version 0. Set ScoreResult::version to the number of the version that it uses.");
-  check_numbers(result.scores, count);
-  return std::move(result.scores);
-}
-
 HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
   return error_response(
       405,
@@ -83,6 +49,118 @@ HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
           shorten(request.method)),
       fmt::format("Allow: {}\r\n", allowed));
 }
+
+// The seconds since the version was published.
+double age_of(const Version& version) {
+  const std::chrono::duration<double> now =
+      std::chrono::system_clock::now().time_since_epoch();
+  return now.count() - version.time();
+}
+
+// The id or number of a missing value, or null if it has none of its own.
+Json default_of(const data::Transform& transform) {
+  return std::visit(
+      [](const auto& of) -> Json {
+        if constexpr (requires { of.missing_value; }) {
+          return of.missing_value;
+        } else {
+          return of.missing == data::Missing::kOwnId ? Json(0) : Json();
+        }
+      },
+      transform);
+}
+
+std::string version_text(
+    const RequestContext& context,
+    const ReaderStatus& status,
+    Json recommend) {
+  const Version& version = context.version;
+  Json metrics = Json::object();
+  for (const auto& [name, value] : version.metrics()) {
+    metrics[name] = value;
+  }
+  Json features = Json::array();
+  for (const Version::FeatureInfo& feature : version.features()) {
+    features.push_back(
+        {{"name", feature.name},
+         {"table", feature.table},
+         {"dim", feature.dim},
+         {"combiner", feature.combiner},
+         {"sequence_length", feature.sequence_length}});
+  }
+  Json tables = Json::array();
+  for (const Version::TableInfo& table : version.tables()) {
+    tables.push_back(
+        {{"name", table.name},
+         {"dim", table.dim},
+         {"format", table.format},
+         {"rows", table.rows},
+         {"overlaid_rows", table.overlaid_rows},
+         {"has_keys", table.has_keys},
+         {"vocabulary_size", table.vocabulary_size}});
+  }
+  const auto made = context.made();
+  Json inputs = Json::array();
+  // The sides of columns. One is of the user if an input of the user needs it.
+  Json sides = Json::object();
+  for (const ScoreInputInfo& input : context.inputs) {
+    const char* side = input.is_of_user ? "user" : "candidates";
+    Json& shown = inputs.emplace_back(Json{
+        {"name", input.name},
+        {"side", side},
+        {"values", input.width == 0 ? "ids" : "numbers"},
+        {"width", input.width}});
+    if (const auto* feature = find_named(version.features(), input.name)) {
+      shown["vocabulary_size"] =
+          version.tables()[version.table(feature->table)].vocabulary_size;
+    }
+    if (const auto* of = find_named(made, input.name)) {
+      shown["default"] =
+          of->transform == nullptr ? Json() : default_of(*of->transform);
+      shown["columns"] = of->columns;
+      for (const std::string& column : of->columns) {
+        if (input.is_of_user || !sides.contains(column)) {
+          sides[column] = side;
+        }
+      }
+    }
+  }
+  constexpr std::array kTypes{
+      "int64", "float32", "text", "uint64_bits", "numbers", "unknown"};
+  Json columns = context.is_reading ? Json() : Json::array();
+  if (context.pipeline != nullptr) {
+    for (const PipelineColumn& column : context.pipeline->columns) {
+      columns.push_back(
+          {{"name", column.name},
+           {"type", kTypes.at(static_cast<size_t>(column.type))},
+           {"lists", column.takes_lists},
+           {"side", sides.value(column.name, Json())}});
+    }
+  }
+  return text_of(
+      {{"version", version.number()},
+       {"base", version.base()},
+       {"step", version.step()},
+       {"time", version.time()},
+       {"age_seconds", age_of(version)},
+       {"metrics", std::move(metrics)},
+       {"newest", status.newest},
+       {"pinned", status.is_pinned},
+       {"taken", status.taken},
+       {"problem", status.problem},
+       {"inputs", std::move(inputs)},
+       {"columns", std::move(columns)},
+       {"recommend", std::move(recommend)},
+       {"features", std::move(features)},
+       {"tables", std::move(tables)}});
+}
+
+HttpResponse deadline_response() {
+  return busy_response(
+      "The request waited too long for a thread. Try again later.");
+}
+
+}  // namespace
 
 // Removes the function or path in brackets that begins a message, such as [Version::lookup]
 // or [/srv/published], because a client can't use it. Another place in the brackets stays:
@@ -104,8 +182,6 @@ HttpResponse refusal(std::string_view problem) {
   return error_response(400, text);
 }
 
-// Makes the response for the exception that is being handled. The response describes the
-// error only if the client made the mistake.
 HttpResponse response_of_exception() {
   try {
     throw;
@@ -124,13 +200,6 @@ HttpResponse response_of_exception() {
   }
   return error_response(500, "internal error");
 }
-
-HttpResponse deadline_response() {
-  return busy_response(
-      "The request waited too long for a thread. Try again later.");
-}
-
-}  // namespace
 
 std::string label_of(const std::string& path) {
   return is_get_path(path) ||
@@ -236,28 +305,22 @@ HttpResponse RequestHandler::get(const std::string& path) {
   const std::shared_ptr<const Version> version = reader_->version();
   ReaderStatus status = reader_->status();
   if (path == "/healthz") {
-    return {.body = health_text(*version, status)};
+    Json health{{"status", "ok"}, {"version", version->number()}};
+    if (!status.problem.empty()) {
+      health["problem"] = status.problem;
+    }
+    return {.body = text_of(health)};
   }
   if (path == "/version") {
     const RequestContext context = context_of(*version, /*waits=*/false);
     if (!context.problem.empty()) {
       status.problem = context.problem;
     }
-    const bool has_items = version->impl().items != nullptr;
-    return {
-        .body = version_text(
-            context,
-            status,
-            has_items ? RecommendContext(context, score_ != nullptr).describe()
-                      : Json())};
+    return {.body = version_text(context, status, describe_recommend(context))};
   }
   return {
       .body = metrics_.text(
-          {.queue_length = queue_.size(),
-           .version = version->number(),
-           .age_seconds = age_of(*version),
-           .step = version->step(),
-           .taken = status.taken}),
+          queue_.size(), *version, age_of(*version), status.taken),
       .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
@@ -306,19 +369,14 @@ void RequestHandler::run() {
             "New versions arrived during the request. Try again."));
       }
     } else {
-      jobs.front()->reply(look_up(*jobs.front()));
+      HttpResponse response;
+      try {
+        response.body = look_up(jobs.front()->body);
+      } catch (...) {
+        response = response_of_exception();
+      }
+      jobs.front()->reply(std::move(response));
     }
-  }
-}
-
-HttpResponse RequestHandler::look_up(const Job& job) {
-  try {
-    const std::shared_ptr<const Version> version = reader_->version();
-    LookupAnswer answer = answer_lookup(job.body, context_of(*version));
-    metrics_.add(Counter::kLookups, static_cast<int64_t>(answer.ids));
-    return {.body = std::move(answer.body)};
-  } catch (...) {
-    return response_of_exception();
   }
 }
 
@@ -343,177 +401,6 @@ std::shared_ptr<const Version> RequestHandler::version_of_functions() const {
       version != nullptr,
       "[ServerOptions] version: the function returned nullptr. Return the version that the functions use.");
   return version;
-}
-
-std::shared_ptr<const Version> RequestHandler::version_of_items() const {
-  std::shared_ptr<const Version> version = version_of_functions();
-  if (version->impl().items == nullptr) {
-    throw NotServed(fmt::format(
-        "Version {} has no items to recommend. Publish it with PublishOptions::items.",
-        version->number()));
-  }
-  if (!version->query_program().empty() && !options_.query) {
-    throw NotServed(
-        "This server can't run the program that gives the vectors of users. Make it with a ProgramScorer.");
-  }
-  return version;
-}
-
-// A score function may take a new version after the request was read. Returns whether this
-// version has the same pipeline.
-bool RequestHandler::has_pipeline_of(
-    const RequestContext& context,
-    int64_t version) {
-  if (context.pipeline == nullptr || version == 0 ||
-      version == context.version.number()) {
-    return true;
-  }
-  const std::shared_ptr<const Version> newest = version_of_functions();
-  const auto other = pipelines_.pipeline_of(*newest).get().pipeline;
-  return newest->number() == version && other != nullptr &&
-      other->checksum == context.pipeline->checksum;
-}
-
-void RequestHandler::score(std::vector<JobPtr> jobs) {
-  std::shared_ptr<const Version> version;
-  std::optional<RequestContext> context;
-  std::vector<ScoreRequest> requests;
-  std::erase_if(jobs, [&](const JobPtr& job) {
-    try {
-      if (!context) {
-        version = version_of_functions();
-        context.emplace(context_of(*version));
-      }
-      requests.push_back(
-          read_score_request(job->body, *context, job->has_columns));
-      return false;
-    } catch (...) {
-      job->reply(response_of_exception());
-      return true;
-    }
-  });
-  if (!jobs.empty()) {
-    score_together(requests, jobs, *context);
-  }
-}
-
-void RequestHandler::score_together(
-    std::span<const ScoreRequest> requests,
-    std::span<const JobPtr> jobs,
-    const RequestContext& context) {
-  metrics_.count_batch(requests.size());
-  std::vector<ScoreResult> results;
-  try {
-    results = score_(requests);
-    TESSERA_CHECK(
-        results.size() == requests.size(),
-        "the score function gave {} results for {} requests",
-        results.size(),
-        requests.size());
-  } catch (...) {
-    if (requests.size() == 1) {
-      jobs.front()->reply(response_of_exception());
-      return;
-    }
-    // One wrong request should not fail the others.
-    for (size_t i = 0; i < requests.size(); ++i) {
-      score_together(requests.subspan(i, 1), jobs.subspan(i, 1), context);
-    }
-    return;
-  }
-  for (size_t i = 0; i < requests.size(); ++i) {
-    HttpResponse response;
-    try {
-      if (jobs[i]->has_columns &&
-          !has_pipeline_of(context, results[i].version)) {
-        response = busy_response(
-            "A version with another pipeline arrived during the request. Try again.");
-      } else if (results[i].error.empty()) {
-        response.body = write_score_result(results[i], requests[i]);
-        metrics_.add(Counter::kCandidates, requests[i].num_candidates);
-      } else {
-        response = refusal(results[i].error);
-      }
-    } catch (...) {
-      response = response_of_exception();
-    }
-    jobs[i]->reply(std::move(response));
-  }
-}
-
-std::vector<JobPtr> RequestHandler::recommend(std::vector<JobPtr> jobs) {
-  std::vector<JobPtr> interrupted;
-  // Answers the job if the step fails, and returns whether it has failed.
-  const auto fails = [&](const JobPtr& job, auto step) {
-    try {
-      step();
-      return false;
-    } catch (const VersionChanged&) {
-      interrupted.push_back(job);
-    } catch (...) {
-      job->reply(response_of_exception());
-    }
-    return true;
-  };
-
-  std::shared_ptr<const Version> version;
-  std::optional<RecommendContext> context;
-  std::vector<RecommendBody> bodies;
-  std::vector<ItemSearch::Query> queries;
-  const auto read = [&](const JobPtr& job) {
-    if (!context) {
-      version = version_of_items();
-      context.emplace(context_of(*version), score_ != nullptr);
-    }
-    RecommendBody body = context->read(job->body);
-    const std::function<std::vector<float>()> query = [&] {
-      const ScoreRequest user{
-          .user = select_inputs(body.inputs, context->query_inputs)};
-      return call(options_.query, user, context->search.dim(), *version);
-    };
-    const bool has_query = context->has_query && !body.inputs.empty();
-    queries.push_back(
-        context->search.prepare(body.request, has_query ? query : nullptr));
-    bodies.push_back(std::move(body));
-  };
-  std::erase_if(
-      jobs, [&](const JobPtr& job) { return fails(job, [&] { read(job); }); });
-
-  std::vector<std::vector<ScoredRow>> found;
-  const auto answer = [&](size_t i) {
-    const int64_t num_candidates = context->num_candidates;
-    if (found.empty()) {
-      metrics_.count_batch(queries.size());
-      found = context->search.search(queries, num_candidates);
-    }
-    const ItemSearch::Query& query = queries[i];
-    std::vector<ScoredRow>& rows = found[i];
-    const bool are_ranked = num_candidates > 0 && !rows.empty() &&
-        query.from != RecommendedFrom::kPopularity;
-    if (are_ranked) {
-      const auto size = std::max(query.request.k, num_candidates);
-      rows.resize(std::min(rows.size(), static_cast<size_t>(size)));
-      const std::vector<float> scores = call(
-          score_,
-          context->score_request(bodies[i], rows),
-          std::ssize(rows),
-          *version);
-      for (size_t row = 0; row < rows.size(); ++row) {
-        rows[row].score = scores[row];
-      }
-      sort_by_score(rows);
-      metrics_.add(Counter::kCandidates, std::ssize(rows));
-    }
-    const RecommendResult result =
-        context->search.result(query, std::move(rows), are_ranked);
-    std::string body = context->write(bodies[i], result);
-    metrics_.add(Counter::kItems, std::ssize(result.ids));
-    jobs[i]->reply({.body = std::move(body)});
-  };
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    fails(jobs[i], [&] { answer(i); });
-  }
-  return interrupted;
 }
 
 }  // namespace tessera::serving

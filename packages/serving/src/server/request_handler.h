@@ -6,8 +6,7 @@
 
 #include "packages/serving/src/server/http_message.h"
 #include "packages/serving/src/server/published_pipeline.h"
-#include "packages/serving/src/server/recommend_json.h"
-#include "packages/serving/src/server/request_json.h"
+#include "packages/serving/src/server/request_values.h"
 #include "packages/serving/src/server/server_metrics.h"
 
 #include <algorithm>
@@ -131,6 +130,7 @@ class RequestQueue {
 };
 
 /// Answers requests, at once or by a thread that looks up and scores what waits in a queue.
+/// score_requests.cpp and recommend_requests.cpp have the functions for these paths.
 class RequestHandler {
  public:
   /// Keeps a reference to the options.
@@ -165,7 +165,9 @@ class RequestHandler {
   HttpResponse get(const std::string& path);
   // The loop of each thread.
   void run();
-  HttpResponse look_up(const Job& job);
+  // The body of the answer to a /lookup.
+  // Errors:  std::invalid_argument and std::out_of_range with a message for the client.
+  std::string look_up(const std::string& body);
   void score(std::vector<JobPtr> jobs);
   // Returns the jobs during which a new version came.
   std::vector<JobPtr> recommend(std::vector<JobPtr> jobs);
@@ -177,9 +179,9 @@ class RequestHandler {
   RequestContext context_of(const Version& version, bool waits = true);
   // The version that the functions use.
   std::shared_ptr<const Version> version_of_functions() const;
-  // The same, which must have items.
-  std::shared_ptr<const Version> version_of_items() const;
   bool has_pipeline_of(const RequestContext& context, int64_t version);
+  // What /version says about /recommend.
+  Json describe_recommend(const RequestContext& context) const;
 
   std::shared_ptr<Reader> reader_;
   const ServerOptions& options_;
@@ -189,6 +191,17 @@ class RequestHandler {
   RequestQueue queue_;
   std::vector<std::thread> threads_;
 };
+
+/// The response that tells a client why its request is wrong.
+HttpResponse refusal(std::string_view problem);
+
+/// Makes the response for the exception that is being handled. The response describes the
+/// error only if the client made the mistake.
+HttpResponse response_of_exception();
+
+/// Checks numbers that a function has given.
+/// Errors:  std::runtime_error if there are not `count`, or for one that is not finite.
+void check_numbers(std::span<const float> numbers, int64_t count);
 
 /// The path as a label of the metrics: "other" if the server does not have it.
 std::string label_of(const std::string& path);

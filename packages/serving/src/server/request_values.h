@@ -67,6 +67,11 @@ struct PipelineProblem : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A version that can't answer the request.
+struct NotServed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// Reads the lists of a request in JSON, and counts their values.
 /// Errors:  std::invalid_argument that says where in the JSON the wrong value is.
 class RequestValues {
@@ -189,6 +194,12 @@ class RequestValues {
     if (json.is_string() || json.is_object() || json.is_null()) {
       check_pipeline();
     }
+    const std::string advice = !json.is_string() ? ""
+        : context_.pipeline == nullptr
+        ? " This version has no pipeline, so the server takes no text. Send the ids and numbers with which the model was trained."
+        : fmt::format(
+              " The pipeline has the columns {}.",
+              join_names(context_.pipeline->columns, shortened_name));
     const std::string got = json.is_array() ? "a list"
         : json.is_object()                  ? "an object"
                                             : shorten(text_of(json));
@@ -198,7 +209,7 @@ class RequestValues {
         shorten(name),
         expected,
         got,
-        json.is_string() ? advice_for_text() : "");
+        advice);
   }
 
   /// Refuses raw values if the pipeline can't be read.
@@ -209,6 +220,9 @@ class RequestValues {
           context_.problem);
     }
   }
+
+ protected:
+  const RequestContext& context_;
 
  private:
   // The values of all rows. If they are lists, adds row_splits. With takes_null, a row that
@@ -281,15 +295,6 @@ class RequestValues {
     return static_cast<float>(std::clamp(number, -kMax, kMax));
   }
 
-  std::string advice_for_text() const {
-    return context_.pipeline == nullptr
-        ? " This version has no pipeline, so the server takes no text. Send the ids and numbers with which the model was trained."
-        : fmt::format(
-              " The pipeline has the columns {}.",
-              join_names(context_.pipeline->columns, shortened_name));
-  }
-
-  const RequestContext& context_;
   int64_t left_;
 };
 

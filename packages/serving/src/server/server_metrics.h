@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/serving/reader.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,15 +34,6 @@ inline constexpr size_t kNumRejections =
 /// What a server counts besides its requests.
 enum class Counter { kConnections, kCandidates, kLookups, kItems };
 inline constexpr size_t kNumCounters = static_cast<size_t>(Counter::kItems) + 1;
-
-/// The values that a request of /metrics reads.
-struct MetricsNow {
-  size_t queue_length = 0;
-  int64_t version = 0;
-  double age_seconds = 0.0;
-  int64_t step = 0;
-  int64_t taken = 0;
-};
 
 inline constexpr std::array
     kSecondsBounds{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1.0};
@@ -122,7 +115,11 @@ class ServerMetrics {
   }
 
   /// All counters in the text format 0.0.4 of Prometheus.
-  std::string text(const MetricsNow& now) const {
+  std::string text(
+      size_t queue_length,
+      const Version& version,
+      double age_seconds,
+      int64_t taken) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::string requests;
     for (const auto& [key, count] : responses_) {
@@ -158,12 +155,12 @@ class ServerMetrics {
         fmt::arg("seconds", seconds),
         fmt::arg("batches", batches),
         fmt::arg("rejected", rejected),
-        fmt::arg("queue_length", now.queue_length),
+        fmt::arg("queue_length", queue_length),
         fmt::arg("connections", connections),
-        fmt::arg("version", now.version),
-        fmt::arg("age_seconds", now.age_seconds),
-        fmt::arg("step", now.step),
-        fmt::arg("taken", now.taken),
+        fmt::arg("version", version.number()),
+        fmt::arg("age_seconds", age_seconds),
+        fmt::arg("step", version.step()),
+        fmt::arg("taken", taken),
         fmt::arg("candidates", candidates),
         fmt::arg("lookups", lookups),
         fmt::arg("items", items));
