@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -252,15 +253,9 @@ class FollowedTable {
       touched = compared_->rows(table);
       compared_->accept(table, touched);
     }
-    const auto before = std::ssize(changes.rows);
-    changes.rows.insert(changes.rows.end(), touched.begin(), touched.end());
-    std::inplace_merge(
-        changes.rows.begin(),
-        changes.rows.begin() + before,
-        changes.rows.end());
-    changes.rows.erase(
-        std::unique(changes.rows.begin(), changes.rows.end()),
-        changes.rows.end());
+    std::vector<uint32_t> all;
+    std::ranges::set_union(changes.rows, touched, std::back_inserter(all));
+    changes.rows = std::move(all);
     if (lost_keys_ != nullptr) {
       for (std::vector<int64_t>& keys : *lost_keys_) {
         changes.lost_keys.insert(

@@ -75,9 +75,7 @@ void PublishCallback::publish(training::Training& training) {
   last_ = std::chrono::steady_clock::now();
   detail::PublishInfo info{.step = training.progress().step};
   const training::Logs logs = training.logs();
-  for (const auto& [name, value] : logs.entries()) {
-    info.metrics[name] = value;
-  }
+  info.metrics.insert(logs.entries().begin(), logs.entries().end());
   wait();  // so that an error of the version before does not prevent this one
   warn_of_errors([&] { publisher_->publish(info); });
 }

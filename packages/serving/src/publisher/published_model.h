@@ -251,11 +251,11 @@ class PublishedModel {
     // Another module may register a tensor of the tables, too.
     std::set<const at::TensorImpl*> of_tables;
     for (const Part& part : parts_) {
-      for (const at::Tensor& tensor : part.module->parameters()) {
-        of_tables.insert(tensor.unsafeGetTensorImpl());
-      }
-      for (const at::Tensor& tensor : part.module->buffers()) {
-        of_tables.insert(tensor.unsafeGetTensorImpl());
+      for (const auto& tensors :
+           {part.module->parameters(), part.module->buffers()}) {
+        for (const at::Tensor& tensor : tensors) {
+          of_tables.insert(tensor.unsafeGetTensorImpl());
+        }
       }
     }
     visit_weights(
