@@ -193,8 +193,7 @@ VersionData read_version(
     const std::filesystem::path& directory,
     VersionText text,
     DataPlace place) {
-  VersionData result{
-      .file = std::move(text.file), .xxh3 = std::move(text.xxh3)};
+  VersionData result{std::move(text)};
   const VersionFile& file = result.file;
   const std::string path =
       (directory / version_name(file.version) / kDataFile).string();

@@ -20,10 +20,14 @@ inline constexpr const char* kReader = "[Reader]";
 /// Where the bytes of a base are.
 enum class DataPlace { kMapped, kInMemory };
 
-/// The content of the folder of one version.
-struct VersionData {
+/// The content of version.json.
+struct VersionText {
   VersionFile file = {};
   std::string xxh3 = {};  // of version.json
+};
+
+/// The content of the folder of one version.
+struct VersionData : VersionText {
   std::span<const std::byte> data = {};
   std::shared_ptr<const void> owner = {};  // of the bytes
 
@@ -49,12 +53,6 @@ struct VersionData {
 /// Reads CURRENT.
 /// Errors:  Error naming the path; ValueError for a damaged file.
 VersionLink read_current(const std::filesystem::path& directory);
-
-/// The content of version.json.
-struct VersionText {
-  VersionFile file = {};
-  std::string xxh3 = {};
-};
 
 /// Reads only version.json. If `xxh3` is given, it must have this checksum.
 VersionText read_version_file(
