@@ -51,11 +51,11 @@ at::Tensor checked_vectors(
 
 GivenItems::GivenItems(
     std::string where,
-    const data::FeaturePipeline* pipeline,
+    const std::optional<data::FeaturePipeline>& pipeline,
     const std::string& user,
     std::string item)
     : where_(std::move(where)), pipeline_(pipeline), item_(std::move(item)) {
-  if (pipeline_ == nullptr) {
+  if (!pipeline_) {
     return;
   }
   num_reserved_items_ = pipeline_->num_reserved_ids(item_);
@@ -152,7 +152,7 @@ SortedItems GivenItems::sort(const RecommenderItems& given, ItemScore score)
 std::string GivenItems::attributes(const data::Columns& columns) const {
   const std::string what = where_ + " attributes";
   std::vector<int64_t> ids;
-  if (pipeline_ != nullptr) {
+  if (pipeline_) {
     const Features features = pipeline_->apply_present(columns).features;
     TESSERA_CHECK_VALUE(
         features.contains(item_) &&

@@ -41,11 +41,10 @@ struct SortedItems {
 class GivenItems {
  public:
   /// Messages begin with `where`, such as "[Recommender]". `pipeline` stays in memory.
-  /// nullptr: there is none.
   /// Errors:  c10::ValueError if the pipeline does not have the outputs.
   GivenItems(
       std::string where,
-      const data::FeaturePipeline* pipeline,
+      const std::optional<data::FeaturePipeline>& pipeline,
       const std::string& user,
       std::string item);
 
@@ -75,7 +74,7 @@ class GivenItems {
 
  private:
   std::string where_;
-  const data::FeaturePipeline* pipeline_;
+  const std::optional<data::FeaturePipeline>& pipeline_;
   std::string item_;
   int64_t num_reserved_users_ = 0;
   int64_t num_reserved_items_ = 0;

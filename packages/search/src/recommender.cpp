@@ -193,10 +193,7 @@ class Recommender::Impl {
       }
     }
     given_.emplace(
-        "[Recommender]",
-        options_.pipeline ? &*options_.pipeline : nullptr,
-        options_.user,
-        options_.item);
+        "[Recommender]", options_.pipeline, options_.user, options_.item);
     const data::Columns attributes = std::exchange(options_.attributes, {});
     if (!attributes.entries().empty()) {
       attribute_bytes_ = given_->attributes(attributes);

@@ -146,11 +146,7 @@ class ItemPublisher {
             options.pipeline.empty()
                 ? std::nullopt
                 : std::optional(load_pipeline(options.pipeline))),
-        given_(
-            kPublisher,
-            pipeline_ ? &*pipeline_ : nullptr,
-            options_.user,
-            options_.item) {
+        given_(kPublisher, pipeline_, options_.user, options_.item) {
     if (!options_.attributes.entries().empty()) {
       attributes_ = given_.attributes(options_.attributes);
     }
