@@ -137,10 +137,12 @@ struct RecommendContext {
       : search(*scores.version.impl().items),
         items(*search.items()),
         scores(scores),
-        user(scores) {
+        user(scores),
+        candidates(scores) {
     const ItemsFile& file = items.file;
     num_candidates = has_scores ? file.num_candidates : 0;
     has_query = scores.options.query && !scores.version.query_program().empty();
+    candidates.inputs.clear();
     user.inputs = {
         {.name = file.user, .is_of_user = true},
         {.name = file.user_items, .is_of_user = true}};
@@ -183,7 +185,7 @@ struct RecommendContext {
                 std::ranges::none_of(made.columns, is_item_column);
         add(input);
         if (!input.is_of_user && made.name != file.item) {
-          candidate_inputs.push_back(input);
+          candidates.inputs.push_back(input);
           std::ranges::copy_if(
               made.columns,
               std::back_inserter(columns),
@@ -365,9 +367,7 @@ struct RecommendContext {
       ids.ids.push_back(items.catalogue.id_of(row.number));
     }
     ScoreRequest request;
-    if (!candidate_inputs.empty()) {
-      RequestContext score_context = scores;
-      score_context.inputs = candidate_inputs;
+    if (!candidates.inputs.empty()) {
       // What the user has in a column of items is not about the candidates.
       RawColumns of_user;
       for (const auto& [name, column] : body.columns.entries()) {
@@ -375,16 +375,16 @@ struct RecommendContext {
           of_user.add(name, column);
         }
       }
-      RawColumns candidates;
+      RawColumns of_candidates;
       for (const AttributeColumn& column : items.attributes.columns()) {
-        if (find_named(score_context.pipeline->columns, column.name)) {
-          candidates.add(
+        if (find_named(scores.pipeline->columns, column.name)) {
+          of_candidates.add(
               std::string(column.name), column_of(column, ids.ids, items));
         }
       }
-      InputReader reader(score_context);
+      InputReader reader(candidates);
       reader.set_columns(
-          std::move(of_user), std::move(candidates), std::ssize(rows));
+          std::move(of_user), std::move(of_candidates), std::ssize(rows));
       request = reader.finish();
     }
     request.num_candidates = std::ssize(rows);
@@ -472,8 +472,8 @@ struct RecommendContext {
   std::vector<ScoreInputInfo> query_inputs = {};
   // Whether the query function gives the vectors of users.
   bool has_query = false;
-  // The inputs that the pipeline makes for each candidate, but not the ids of items.
-  std::vector<ScoreInputInfo> candidate_inputs = {};
+  // Lists the inputs that the pipeline makes for each candidate, but not the ids of items.
+  RequestContext candidates;
   // The columns that a user may have. Those that functions read are not among them.
   std::vector<std::string> user_columns = {};
   // The number of items that the score function scores again. 0: none.
