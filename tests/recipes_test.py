@@ -26,7 +26,7 @@ int main(int, char** argv) {
   using namespace tessera;
   TPUEmbedding embedding(TPUEmbeddingOptions{
       .features = FeatureConfig{.table = make_table({.vocabulary_size = 9, .dim = 2})},
-      .optimizer = optim::RecipeAdagrad{.learning_rate = 0.1}});
+      .optimizer = optim::RecipeDelta{.learning_rate = 0.1}});
   const at::Tensor ids = at::tensor({1, 2}, at::kLong);
   const at::Tensor before = embedding->forward(ids).leaf().detach().clone();
   embedding->forward(ids).leaf().sum().backward();
@@ -79,15 +79,15 @@ class Tree:
 
 
 def add_optimizer(tree):
-    names = {"ProximalAdagrad": "RecipeAdagrad", "proximal_adagrad": "recipe_adagrad"}
+    names = {"Adadelta": "RecipeDelta", "adadelta": "recipe_delta"}
     headers = "include/tessera/optim/optimizers"
-    tree.copy(f"{headers}/proximal_adagrad.h", f"{headers}/recipe_adagrad.h", names)
-    tree.copy("optim/optimizers/proximal_adagrad.cpp", "optim/optimizers/recipe_adagrad.cpp", names)
-    tree.after(f"{headers}.h", "proximal_adagrad.h", "#include <tessera/optim/optimizers/recipe_adagrad.h>\n")
-    tree.after(f"{headers}.h", "    ProximalAdagrad,", "    RecipeAdagrad,\n")
+    tree.copy(f"{headers}/adadelta.h", f"{headers}/recipe_delta.h", names)
+    tree.copy("optim/optimizers/adadelta.cpp", "optim/optimizers/recipe_delta.cpp", names)
+    tree.after(f"{headers}.h", "adadelta.h", "#include <tessera/optim/optimizers/recipe_delta.h>\n")
+    tree.after(f"{headers}.h", "    Adadelta,", "    RecipeDelta,\n")
     for path, kind in (("src/kernels/row_rules.h", "Rule"), ("src/kernels/row_rules-inl.h", "Row")):
-        code = tree.excerpt(path, f"struct ProximalAdagrad{kind}", "\n};\n")
-        tree.after(path, f"    ProximalAdagrad{kind},", f"    RecipeAdagrad{kind},\n")
+        code = tree.excerpt(path, f"struct Adadelta{kind}", "\n};\n")
+        tree.after(path, f"    Adadelta{kind},", f"    RecipeDelta{kind},\n")
         text = (tree.folder / path).read_text()
         (tree.folder / path).write_text(text.replace(code, code + "\n" + code.replace(*next(iter(names.items())))))
 
