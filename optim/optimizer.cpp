@@ -6,10 +6,9 @@
 #include "optim/optimizer_definition.h"
 #include "optim/row_update.h"
 #include "src/common/check.h"
+#include "src/common/class_name.h"
 
 #include <c10/util/Type.h>
-
-#include <iterator>
 
 namespace tessera::optim {
 
@@ -79,24 +78,7 @@ bool OptimizerSpec::operator==(const OptimizerSpec& other) const {
 }
 
 std::string name_of(const OptimizerSpec& optimizer) {
-  constexpr const char* kNames[] = {
-      "SGD",
-      "Momentum",
-      "Adagrad",
-      "AdagradMomentum",
-      "ProximalAdagrad",
-      "RowWiseAdagrad",
-      "Adam",
-      "FTRL",
-      "RMSprop",
-      "Adadelta",
-      "Lion",
-      "LAMB",
-      "Adamax",
-      "Nadam",
-      "CustomOptimizer"};
-  static_assert(std::size(kNames) == std::variant_size_v<AllSpecs>);
-  return kNames[optimizer.variant().index()];
+  return class_name_of(optimizer.variant());
 }
 
 void validate(const OptimizerSpec& optimizer, const std::string& where) {

@@ -3,6 +3,8 @@
 
 #include <tessera/optim/optimizers.h>
 
+#include "src/common/class_name.h"
+
 #include <string>
 #include <variant>
 
@@ -16,27 +18,6 @@ std::string read_callable(const Json& json, const std::string& where) {
   return JsonValue<std::string>::read(
       field_of(json, "callable", where), where + ".callable");
 }
-
-std::string name_of_plain(const optim::PlainSchedule& schedule) {
-  return std::visit(
-      [](const auto& decay) { return optim::name_of(optim::Schedule(decay)); },
-      schedule);
-}
-
-optim::OptimizerSpec spec_of(const optim::AllSpecs& spec) {
-  return std::visit(
-      [](const auto& held) -> optim::OptimizerSpec { return held; }, spec);
-}
-
-constexpr auto kNameOf = []<class T>(const T& value) {
-  if constexpr (std::is_same_v<T, optim::PlainSchedule>) {
-    return name_of_plain(value);
-  } else if constexpr (std::is_same_v<T, optim::Schedule>) {
-    return optim::name_of(value);
-  } else {
-    return optim::name_of(spec_of(value));
-  }
-};
 
 Json write_rate(const optim::LearningRate& rate) {
   if (const optim::Schedule* schedule = rate.schedule()) {
@@ -70,11 +51,11 @@ Json detail::OptimizerJson<T>::write(const T& value) {
   if constexpr (std::is_same_v<T, optim::LearningRate>) {
     return write_rate(value);
   } else if constexpr (std::is_same_v<T, optim::OptimizerSpec>) {
-    return write_class(value.variant(), kNameOf);
+    return write_class(value.variant(), class_name_of);
   } else if constexpr (Function<T>) {
     return value.is_set() ? Json{{"callable", value.name()}} : Json(nullptr);
   } else {
-    return write_class(value, kNameOf);
+    return write_class(value, class_name_of);
   }
 }
 
@@ -83,11 +64,13 @@ T detail::OptimizerJson<T>::read(const Json& json, const std::string& where) {
   if constexpr (std::is_same_v<T, optim::LearningRate>) {
     return read_rate(json, where);
   } else if constexpr (std::is_same_v<T, optim::OptimizerSpec>) {
-    return spec_of(read_class<optim::AllSpecs>(json, kNameOf, where));
+    return std::visit(
+        [](const auto& spec) { return T(spec); },
+        read_class<optim::AllSpecs>(json, class_name_of, where));
   } else if constexpr (Function<T>) {
     return json.is_null() ? T() : T(read_callable(json, where), nullptr);
   } else {
-    return read_class<T>(json, kNameOf, where);
+    return read_class<T>(json, class_name_of, where);
   }
 }
 

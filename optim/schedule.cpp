@@ -4,26 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <concepts>
-#include <iterator>
 #include <numbers>
 
 #include "optim/range_checks.h"
 #include "src/common/check.h"
+#include "src/common/class_name.h"
 
 namespace tessera::optim {
 
 namespace {
-
-// In the order of PlainSchedule and Schedule.
-constexpr const char* kNames[] = {
-    "ExponentialDecay",
-    "PiecewiseConstantDecay",
-    "PolynomialDecay",
-    "InverseTimeDecay",
-    "CosineDecay",
-    "CosineDecayRestarts",
-    "Warmup"};
-static_assert(std::size(kNames) == std::variant_size_v<Schedule>);
 
 double periods(double step, double decay_steps, bool staircase) {
   const double periods = step / decay_steps;
@@ -232,14 +221,14 @@ void check(const Warmup& warmup, const RangeChecks& checks) {
   checks.not_negative("start", warmup.start);
   checks.positive("steps", warmup.steps);
   const RangeChecks own(
-      checks.where() + " then " + kNames[warmup.then.index()] + ":");
+      checks.where() + " then " + class_name_of(warmup.then) + ":");
   std::visit([&](const auto& decay) { check(decay, own); }, warmup.then);
 }
 
 }  // namespace
 
 std::string name_of(const Schedule& schedule) {
-  return kNames[schedule.index()];
+  return class_name_of(schedule);
 }
 
 double value_at(const Schedule& schedule, int64_t step) {

@@ -5,6 +5,7 @@
 #include <tessera/serialization/config_json.h>
 
 #include "src/common/check.h"
+#include "src/common/class_name.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +16,7 @@ namespace tessera {
 
 namespace {
 
-// The names of a variant's alternatives or of an enum's values in files.
+// The names of an enum's values in files.
 template <class T>
 constexpr std::array<const char*, 0> kNames{};
 template <>
@@ -27,32 +28,12 @@ constexpr auto kNames<NonFiniteGradients> =
 template <>
 constexpr auto kNames<MissingSlots> =
     std::to_array<const char*>({"error", "keep"});
-template <>
-constexpr auto kNames<Initializer> = std::to_array<const char*>(
-    {"Zeros",
-     "Constant",
-     "Uniform",
-     "Normal",
-     "TruncatedNormal",
-     "RowId",
-     "Callable"});
-template <>
-constexpr auto kNames<Admission> = std::to_array<const char*>(
-    {"EveryKey", "AfterOccurrences", "WithProbability"});
-template <>
-constexpr auto kNames<Eviction> = std::to_array<const char*>(
-    {"LeastRecentlyUsed", "LeastFrequentlyUsed", "OlderThan"});
-
-constexpr auto kNameOf = []<class T>(const T& value) -> std::string {
-  static_assert(kNames<T>.size() == std::variant_size_v<T>);
-  return kNames<T>[value.index()];
-};
 
 template <class T>
 concept NamedEnum = std::is_enum_v<T> && !kNames<T>.empty();
 
 template <class T>
-concept NamedVariant = !std::is_enum_v<T> && !kNames<T>.empty();
+concept NamedVariant = detail::OneOf<T, Initializer, Admission, Eviction>;
 
 template <class T>
 struct Read {};  // selects an overload of read_value()
@@ -80,12 +61,12 @@ T read_value(Read<T> /*type*/, const Json& json, const std::string& where) {
 
 template <NamedVariant T>
 Json write_value(const T& value) {
-  return write_class(value, kNameOf);
+  return write_class(value, class_name_of);
 }
 
 template <NamedVariant T>
 T read_value(Read<T> /*type*/, const Json& json, const std::string& where) {
-  return read_class<T>(json, kNameOf, where);
+  return read_class<T>(json, class_name_of, where);
 }
 
 Json write_value(at::ScalarType value) {
@@ -216,9 +197,7 @@ Nest<PartialShape> read_value(
     }
     return Nest<PartialShape>::map(std::move(entries));
   }
-  if (std::none_of(json.begin(), json.end(), [](const Json& item) {
-        return item.is_structured();
-      })) {
+  if (std::ranges::none_of(json, &Json::is_structured)) {
     return JsonValue<PartialShape::Sizes>::read(json, where);
   }
   Nest<PartialShape>::List items;

@@ -31,11 +31,8 @@ constexpr int64_t kMaxCheckpointNumber = 999'999'999'999;
 constexpr std::string_view kBeforeDigits = ",\"xxh3\":\"";
 constexpr std::string_view kAfterDigits = "\"}\n";
 
-template <class T, class... Ts>
-concept OneOf = (std::same_as<T, Ts> || ...);
-
 template <class T>
-concept ManifestStruct = HasFields<T> && OneOf<
+concept ManifestStruct = HasFields<T> && detail::OneOf<
     T,
     Manifest,
     ManifestAccumulated,
@@ -154,7 +151,7 @@ class ManifestCheck {
         file.bytes / kChunkBytes + (file.bytes % kChunkBytes != 0 ? 1 : 0);
     require(
         file.xxh3.size() == static_cast<uint64_t>(chunks) &&
-            std::all_of(file.xxh3.begin(), file.xxh3.end(), is_checksum),
+            std::ranges::all_of(file.xxh3, is_checksum),
         "the number of a file's checksums does not fit its size");
   }
 
@@ -204,7 +201,7 @@ class ManifestCheck {
             "the shape of a tensor of its keys must be [keys]");
       }
       require(
-          std::count_if(names.begin(), names.end(), is_of_key) == 3,
+          std::ranges::count_if(names, is_of_key) == 3,
           "a tensor of its keys is missing");
       check(*table.keys);
     }
@@ -286,7 +283,7 @@ class ManifestCheck {
 
   void check_dtype(const ManifestTensor& tensor, const Dtypes& dtypes) const {
     require(
-        std::find(dtypes.begin(), dtypes.end(), tensor.dtype) != dtypes.end(),
+        std::ranges::find(dtypes, tensor.dtype) != dtypes.end(),
         fmt::format("dtype must be one of {}", fmt::join(dtypes, ", ")));
   }
 
@@ -367,10 +364,8 @@ int64_t ManifestTensor::row_bytes() const {
 const ManifestTensor& find_tensor(
     const ManifestTable& table,
     const std::string& name) {
-  const auto found = std::find_if(
-      table.tensors.begin(),
-      table.tensors.end(),
-      [&](const ManifestTensor& tensor) { return tensor.name == name; });
+  const auto found =
+      std::ranges::find(table.tensors, name, &ManifestTensor::name);
   TORCH_INTERNAL_ASSERT(found != table.tensors.end());
   return *found;
 }
