@@ -4,7 +4,6 @@
 #include <tessera/optim/optimizers.h>
 
 #include "optim/keras_config.h"
-#include "optim/keras_options.h"
 #include "optim/optimizer_definition.h"
 #include "src/common/check.h"
 #include "src/common/names.h"

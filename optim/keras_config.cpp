@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+// The options that all classes of Keras share. The defaults here and in
+// optim/optimizers/ are those of the constructors in keras.optimizers (3.x),
+// tf_keras.optimizers and tf_keras.optimizers.legacy, which agree. Fidelity::kTpu
+// follows translate_keras_optimizer of TensorFlow Recommenders.
 #include "optim/keras_config.h"
 
+#include <tessera/optim/optimizer_json.h>
+
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 #include <algorithm>
+#include <cctype>
 #include <utility>
 #include <variant>
 
@@ -11,25 +19,121 @@ namespace tessera::optim {
 
 namespace {
 
-Json defaults_of(const KerasClass& keras_class) {
-  Json config = Json::object();
-  for (const KerasOption& option :
-       options_of(keras_class, KerasSource::kCurrent)) {
-    // Only tf_keras has these two options.
-    const std::string key = option.key;
-    if (key != "jit_compile" && key != "is_legacy_optimizer") {
-      config[key] = option.keras_default;
-    }
-  }
-  return config;
+constexpr const char* kUseClipvalue =
+    "Use clipvalue instead: an update sees one row at a time, but a norm needs all gradients.";
+
+// The options of Keras 3 and tf_keras, in the order of Keras 3.
+std::vector<KerasOption> current_options() {
+  return {
+      {"weight_decay", nullptr, Mapping::kNotOnTpu},
+      {"clipnorm", nullptr, Mapping::kNoCounterpart, kUseClipvalue},
+      {"global_clipnorm", nullptr, Mapping::kNoCounterpart, kUseClipvalue},
+      {"clipvalue", nullptr, Mapping::kNotOnTpu},
+      {"use_ema",
+       false,
+       Mapping::kNoCounterpart,
+       "Average copies of embedding_tables() yourself."},
+      {"ema_momentum", 0.99, Mapping::kWithoutEffect},
+      {"ema_overwrite_frequency", nullptr, Mapping::kWithoutEffect},
+      {"loss_scale_factor",
+       nullptr,
+       Mapping::kNoCounterpart,
+       "Remove it: tables and gradients are float32 and need no scale."},
+      {"gradient_accumulation_steps", nullptr, Mapping::kNotOnTpu}};
 }
 
-// The default name of an optimizer in Keras 3, such as "adam". SGD keeps its capitals.
-std::string name_in_keras(const std::string& class_name) {
-  return class_name == "SGD" ? class_name : lower_case(class_name);
+std::vector<KerasOption> legacy_options() {
+  return {
+      {"decay", 0.0, Mapping::kNotOnTpu},
+      {"clipnorm", nullptr, Mapping::kNoCounterpart, kUseClipvalue},
+      {"global_clipnorm", nullptr, Mapping::kNoCounterpart, kUseClipvalue},
+      {"clipvalue", nullptr, Mapping::kNotOnTpu},
+      {"is_legacy_optimizer", true, Mapping::kWithoutEffect}};
+}
+
+struct KerasSchedule {
+  const char* name = "";
+  /// Keys for which Keras has no default.
+  std::vector<const char*> required = {};
+};
+
+Schedule read_schedule(const Json& json, const std::string& where) {
+  static const std::vector<KerasSchedule> all{
+      {"ExponentialDecay",
+       {"initial_learning_rate", "decay_steps", "decay_rate"}},
+      {"PiecewiseConstantDecay", {"boundaries", "values"}},
+      {"PolynomialDecay", {"initial_learning_rate", "decay_steps"}},
+      {"InverseTimeDecay",
+       {"initial_learning_rate", "decay_steps", "decay_rate"}},
+      {"CosineDecay", {"initial_learning_rate", "decay_steps"}},
+      {"CosineDecayRestarts", {"initial_learning_rate", "first_decay_steps"}}};
+  check_kind(json.is_object(), json, "a number or a schedule", where);
+  const std::string name = read_keras_class_name(json, where);
+  const auto schedule = std::ranges::find(all, name, &KerasSchedule::name);
+  TESSERA_CHECK_VALUE(
+      schedule != all.end(),
+      "[{}] class_name must be one of {}, but got '{}'. To use your own schedule, set the learning_rate of a native spec to a callable.",
+      where,
+      join_names(all, &KerasSchedule::name),
+      shorten(name));
+  Json config = field_of(json, "config", where);
+  const std::string inside = where + "." + name;
+  check_kind(config.is_object(), config, "an object", inside);
+  config.erase("name");
+  for (const char* key : schedule->required) {
+    field_of(config, key, inside);
+  }
+  return JsonValue<Schedule>::read(
+      {{"class_name", name}, {"config", std::move(config)}}, where);
+}
+
+// All options of a class, in the order in which Keras 3 writes them.
+std::vector<KerasOption> options_of(
+    const KerasClass& keras_class,
+    KerasSource source) {
+  const std::vector<KerasOption>& own = keras_class.options;
+  std::vector<KerasOption> options =
+      source == KerasSource::kLegacy ? legacy_options() : current_options();
+  options.insert(
+      options.begin(),
+      {{"name", nullptr, Mapping::kWithoutEffect}, own.front()});
+  options.insert(options.end(), own.begin() + 1, own.end());
+  for (KerasOption& option : options) {
+    for (const KerasOption& other : keras_class.other_defaults) {
+      if (option.key == std::string(other.key)) {
+        option = other;
+      }
+    }
+  }
+  return options;
 }
 
 }  // namespace
+
+std::string lower_case(std::string text) {
+  for (char& letter : text) {
+    letter =
+        static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  return text;
+}
+
+std::string read_keras_class_name(const Json& json, const std::string& where) {
+  check_known_keys(
+      json, {"module", "class_name", "config", "registered_name"}, where);
+  if (json.contains("module") && !json.at("module").is_null()) {
+    const std::string module =
+        JsonValue<std::string>::read(json.at("module"), where + ".module");
+    const std::string package = module.substr(0, module.find('.'));
+    TESSERA_CHECK_VALUE(
+        package == "keras" || package == "tf_keras" || package == "tensorflow",
+        "[{}] module must be a module of Keras, such as keras.optimizers, but got '{}'. Your own class can't be translated. Use a native spec such as optim::Adam instead.",
+        where,
+        shorten(module));
+  }
+  return JsonValue<std::string>::read(
+      field_of(json, "class_name", where), where + ".class_name");
+}
 
 KerasConfig::KerasConfig(
     const KerasClass& keras_class,
@@ -41,6 +145,11 @@ KerasConfig::KerasConfig(
       config_(std::move(config)),
       source_(source),
       fidelity_(fidelity) {
+  if (source == KerasSource::kCurrent) {
+    // Only tf_keras writes these two options.
+    options_.push_back({"jit_compile", false, Mapping::kWithoutEffect});
+    options_.push_back({"is_legacy_optimizer", false, Mapping::kWithoutEffect});
+  }
   std::vector<std::string> known;
   for (const KerasOption& option : options_) {
     known.emplace_back(option.key);
@@ -88,8 +197,10 @@ KerasConfig::Shared KerasConfig::read_shared(
 }
 
 LearningRate KerasConfig::read_learning_rate(LegacyDecay legacy_decay) const {
-  LearningRate learning_rate = read_keras_learning_rate(
-      value("learning_rate"), where_of("learning_rate"));
+  const Json rate = value("learning_rate");
+  const LearningRate learning_rate = rate.is_number()
+      ? LearningRate(rate.get<double>())
+      : read_schedule(rate, where_of("learning_rate"));
   const bool decays =
       is_legacy() && legacy_decay == LegacyDecay::kOfLearningRate;
   const double decay = decays ? number("decay") : 0.0;
@@ -168,13 +279,15 @@ void KerasWriter::require(bool is_expressible, const char* what) const {
 
 Json KerasWriter::begin(const char* class_name, const CommonOptions& options)
     const {
+  const std::string name = class_name;
   Json config = Json::object();
-  for (const KerasClass& keras_class : keras_classes()) {
-    if (keras_class.name == std::string(class_name)) {
-      config = defaults_of(keras_class);
-    }
+  for (const KerasOption& option : options_of(
+           *std::ranges::find(keras_classes(), name, &KerasClass::name),
+           KerasSource::kCurrent)) {
+    config[option.key] = option.keras_default;
   }
-  config["name"] = name_in_keras(class_name);
+  // By default, Keras 3 calls an Adam "adam". SGD keeps its capitals.
+  config["name"] = name == "SGD" ? name : lower_case(name);
   config["learning_rate"] = learning_rate(options.learning_rate);
   require(
       options.use_gradient_accumulation, "use_gradient_accumulation = false");
@@ -212,7 +325,14 @@ Json KerasWriter::learning_rate(const LearningRate& rate) const {
   const Schedule* schedule = rate.schedule();
   require(schedule != nullptr, "a callable learning_rate");
   require(!std::holds_alternative<Warmup>(*schedule), "the schedule Warmup");
-  return write_keras_schedule(*schedule);
+  const Json native = JsonValue<Schedule>::write(*schedule);
+  Json config = native.at("config");
+  config["name"] = native.at("class_name");
+  return {
+      {"module", "keras.optimizers.schedules"},
+      {"class_name", native.at("class_name")},
+      {"config", std::move(config)},
+      {"registered_name", nullptr}};
 }
 
 }  // namespace tessera::optim

@@ -6,7 +6,6 @@
 #include <tessera/optim/learning_rate.h>
 
 #include "optim/common_options.h"
-#include "optim/keras_options.h"
 
 #include <cstdint>
 #include <optional>
@@ -15,6 +14,55 @@
 #include <vector>
 
 namespace tessera::optim {
+
+// The classes of Keras and their options. Both directions of the translation read them.
+
+/// Which Keras wrote a config. The arithmetic of the two differs.
+enum class KerasSource {
+  kCurrent,  // Keras 3 and the new optimizers of tf_keras
+  kLegacy,  // keras.optimizers.legacy
+};
+
+/// How an option is translated.
+enum class Mapping {
+  kMapped,  // becomes a part of the spec
+  kNotOnTpu,  // as kMapped, but must have the default value with Fidelity::kTpu
+  kNoCounterpart,  // must have the default value
+  kWithoutEffect,  // is ignored, because no result depends on it
+};
+
+struct KerasOption {
+  const char* key = "";
+  /// The value that Keras uses if the key is missing; null means unset.
+  Json keras_default = {};
+  Mapping mapping = Mapping::kMapped;
+  /// For kNoCounterpart: what the user can do instead.
+  const char* instead = "";
+};
+
+class KerasConfig;
+
+struct KerasClass {
+  const char* name = "";
+  bool is_on_tpu = false;
+  bool is_in_legacy = false;
+  /// The options of this class alone. The learning rate is the first.
+  std::vector<KerasOption> options = {};
+  /// The shared options that have another default in this class.
+  std::vector<KerasOption> other_defaults = {};
+  OptimizerSpec (*translate)(const KerasConfig& config) = nullptr;
+};
+
+/// The Keras classes of all specs. Those with is_on_tpu come first.
+const std::vector<KerasClass>& keras_classes();
+
+/// The text with its ASCII letters in lower case.
+std::string lower_case(std::string text);
+
+/// Returns the class name of an object that Keras serialized, and checks its other keys.
+/// Errors:  c10::ValueError for wrong keys and for classes outside Keras; `where` is the
+///          path of the object.
+std::string read_keras_class_name(const Json& json, const std::string& where);
 
 /// Whether Keras changes a row and its slots in an update that has no gradient for the
 /// row. With kOnlySlotsUpdated, the slots change as if the gradient were zero, but the row

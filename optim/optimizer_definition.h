@@ -4,7 +4,6 @@
 #include <tessera/optim/optimizers/common_fields.h>
 
 #include "optim/keras_config.h"
-#include "optim/keras_options.h"
 #include "optim/range_checks.h"
 #include "optim/row_update.h"
 #include "optim/tensor_update.h"
