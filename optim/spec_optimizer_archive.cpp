@@ -14,6 +14,7 @@
 #include <torch/serialize/archive.h>
 
 #include <cmath>
+#include <optional>
 #include <utility>
 
 namespace tessera::optim {
@@ -32,6 +33,16 @@ constexpr const char* kSumIndices = "sum_indices";
 constexpr const char* kSumValues = "sum_values";
 // Marks a learning rate of set_lr(). Older archives have no mark, but every constant rate.
 constexpr const char* kIsSetRate = "is_set_rate";
+
+// nullopt if the archive has no such number.
+std::optional<int64_t> read_number(
+    torch::serialize::InputArchive& archive,
+    const std::string& key) {
+  c10::IValue value;
+  return archive.try_read(key, value) && value.isInt()
+      ? std::optional(value.toInt())
+      : std::nullopt;
+}
 
 void save_sum(const at::Tensor& sum, int64_t steps, CheckedArchive& archive) {
   archive.write(kAccumulationSteps, c10::IValue(steps));
@@ -99,8 +110,27 @@ struct SpecOptimizer::Loaded {
   bool misses_sums = false;
   std::string problems = {};
 
-  void expect(bool holds, const std::string& problem) {
-    problems += holds ? "" : "\n  " + problem;
+  template <class... Args>
+  void expect(
+      bool holds,
+      fmt::format_string<const Args&...> problem,
+      const Args&... args) {
+    problems += holds ? "" : "\n  " + fmt::format(problem, args...);
+  }
+  // `kind` is what is counted, and also the key of the number in the archive.
+  void expect_count(
+      const std::string& owner,
+      const char* kind,
+      size_t count,
+      torch::serialize::InputArchive& archive) {
+    const std::optional<int64_t> saved = read_number(archive, kind);
+    expect(
+        saved == static_cast<int64_t>(count),
+        "{} has {} {}, but the archive has {}",
+        owner,
+        count,
+        kind,
+        saved ? std::to_string(*saved) : "no number of them");
   }
 };
 
@@ -169,12 +199,11 @@ bool SpecOptimizer::read_parameter(
     all_fit = all_fit && fits;
     loaded.expect(
         fits,
-        fmt::format(
-            "{} slot '{}' must be {}, but the archive has {}",
-            where,
-            slot.name,
-            describe(own.scalar_type(), shape),
-            describe(value)));
+        "{} slot '{}' must be {}, but the archive has {}",
+        where,
+        slot.name,
+        describe(own.scalar_type(), shape),
+        describe(value));
     read.slots.push_back(value);
   }
   if (has_earlier && all_fit) {
@@ -187,19 +216,17 @@ bool SpecOptimizer::read_parameter(
   const int64_t steps = gradient_accumulation_steps_of(spec);
   loaded.expect(
       saved_steps.isInt() && saved_steps.toInt() == steps,
-      fmt::format(
-          "{} gradient_accumulation_steps is {}, but the gradient that was saved is a part of {}",
-          where,
-          steps,
-          saved_steps.isInt() ? std::to_string(saved_steps.toInt())
-                              : "an unknown number of steps"));
+      "{} gradient_accumulation_steps is {}, but the gradient that was saved is a part of {}",
+      where,
+      steps,
+      saved_steps.isInt() ? std::to_string(saved_steps.toInt())
+                          : "an unknown number of steps");
   read.sum = load_sum(archive, own);
   loaded.expect(
       read.sum.defined(),
-      fmt::format(
-          "{} the collected gradient must be {}, but the archive has none of that type and shape",
-          where,
-          describe(own.scalar_type(), own.sizes())));
+      "{} the collected gradient must be {}, but the archive has none of that type and shape",
+      where,
+      describe(own.scalar_type(), own.sizes()));
   return true;
 }
 
@@ -214,16 +241,15 @@ void SpecOptimizer::read_group(
   c10::IValue name;
   if (!archive.try_read(key_of("group", group), entry) ||
       !entry.try_read("optimizer", name) || !name.isString()) {
-    loaded.expect(false, where + " is missing in the archive");
+    loaded.expect(false, "{} is missing in the archive", where);
     return;
   }
   loaded.expect(
       name.toStringRef() == own_name,
-      fmt::format(
-          "{} has the optimizer {}, but the archive has {}",
-          where,
-          own_name,
-          shorten(name.toStringRef())));
+      "{} has the optimizer {}, but the archive has {}",
+      where,
+      own_name,
+      shorten(name.toStringRef()));
   c10::IValue learning_rate;
   if (entry.try_read("learning_rate", learning_rate)) {
     const bool is_learning_rate = learning_rate.isDouble() &&
@@ -231,11 +257,10 @@ void SpecOptimizer::read_group(
         learning_rate.toDouble() >= 0.0;
     loaded.expect(
         is_learning_rate,
-        fmt::format(
-            "{}: learning_rate must be finite in float32 and >= 0, but the archive has {}",
-            where,
-            learning_rate.isDouble() ? c10::str(learning_rate.toDouble())
-                                     : "no number"));
+        "{}: learning_rate must be finite in float32 and >= 0, but the archive has {}",
+        where,
+        learning_rate.isDouble() ? c10::str(learning_rate.toDouble())
+                                 : "no number");
     if (is_learning_rate) {
       c10::IValue mark;
       const bool is_set = entry.try_read(kIsSetRate, mark);
@@ -243,15 +268,7 @@ void SpecOptimizer::read_group(
     }
   }
   const size_t num_parameters = param_groups_[group].params().size();
-  c10::IValue count;
-  const bool has_count = entry.try_read("parameters", count) && count.isInt();
-  loaded.expect(
-      has_count && count.toInt() == static_cast<int64_t>(num_parameters),
-      fmt::format(
-          "{} has {} parameters, but the archive has {}",
-          where,
-          num_parameters,
-          has_count ? std::to_string(count.toInt()) : "no number of them"));
+  loaded.expect_count(where, "parameters", num_parameters, entry);
   if (!owns_slots_) {
     return;
   }
@@ -268,30 +285,19 @@ void SpecOptimizer::read_group(
 
 SpecOptimizer::Loaded SpecOptimizer::read(
     torch::serialize::InputArchive& archive) const {
-  c10::IValue version;
+  const std::optional<int64_t> version = read_number(archive, "format_version");
   TESSERA_CHECK_VALUE(
-      archive.try_read("format_version", version) && version.isInt() &&
-          version.toInt() == kFormatVersion,
+      version == kFormatVersion,
       "[SpecOptimizer::load] expected the archive of an optimizer from make_optimizer(), with format_version {}, but got {}. Load what such an optimizer saved.",
       kFormatVersion,
-      version.isInt() ? "format_version " + std::to_string(version.toInt())
-                      : "another archive");
+      version ? "format_version " + std::to_string(*version)
+              : "another archive");
   check_checksums(archive, "[SpecOptimizer::load]");
   Loaded loaded;
-  c10::IValue passes;
-  const bool has_passes = archive.try_read("iterations", passes) &&
-      passes.isInt() && passes.toInt() >= 0;
-  loaded.expect(has_passes, "iterations is missing or negative");
-  loaded.passes = has_passes ? passes.toInt() : 0;
-  c10::IValue groups;
-  const bool has_groups = archive.try_read("groups", groups) && groups.isInt();
-  loaded.expect(
-      has_groups &&
-          groups.toInt() == static_cast<int64_t>(param_groups_.size()),
-      fmt::format(
-          "this optimizer has {} groups, but the archive has {}",
-          param_groups_.size(),
-          has_groups ? std::to_string(groups.toInt()) : "no number of them"));
+  loaded.passes = read_number(archive, "iterations").value_or(-1);
+  loaded.expect(loaded.passes >= 0, "iterations is missing or negative");
+  loaded.expect_count(
+      "this optimizer", "groups", param_groups_.size(), archive);
   for (size_t g = 0; loaded.problems.empty() && g < param_groups_.size(); ++g) {
     read_group(g, archive, loaded);
   }
