@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/archive.h"
 
-#include <tessera/common/shorten.h>
 #include <tessera/serialization/config_json.h>
 
 #include "optim/row_update.h"
@@ -12,7 +11,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
-#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include <bit>
@@ -40,10 +38,18 @@ std::string key_of(size_t table) {
 
 // The content of an archive.
 struct ArchivedState {
-  SavedState state = {};
+  Manifest state = {};
   std::vector<std::map<std::string, at::Tensor>> tensors = {};  // [tables]
   std::vector<std::string> problems = {};
 };
+
+// The dtype as messages show it.
+std::string name_of(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf ||
+          dtype == at::kChar
+      ? to_string(dtype)
+      : c10::toString(dtype);
+}
 
 void read_version(
     torch::serialize::InputArchive& archive,
@@ -65,7 +71,7 @@ void read_table(
     torch::serialize::InputArchive& archive,
     const std::string& where,
     ArchivedState& archived) {
-  SavedTable table;
+  ManifestTable table;
   std::map<std::string, at::Tensor> tensors;
   for (const std::string& key : archive.keys()) {
     at::Tensor tensor;
@@ -73,15 +79,15 @@ void read_table(
     if (archive.try_read(key, tensor, /*is_buffer=*/true)) {
       if (tensor.defined() && tensor.layout() == at::kStrided) {
         table.tensors.push_back(
-            {.key = key,
-             .dtype = tensor.scalar_type(),
+            {.name = key,
+             .dtype = name_of(tensor.scalar_type()),
              .shape = tensor.sizes().vec()});
         tensors.emplace(key, std::move(tensor));
       }
     } else if (!archive.try_read(key, value)) {
       continue;
     } else if (key == kAccumulationSteps && value.isInt()) {
-      table.accumulation_steps = value.toInt();
+      table.accumulated = {.steps = value.toInt()};
     } else if (value.isString()) {
       if (key == "name") {
         table.name = value.toStringRef();
@@ -240,8 +246,8 @@ void load_state(
     SavedKeys keys = entry.has_saved_keys
         ? read_keys(tensors, table, where)
         : keys_of_vocabulary(tensors.at("parameters").size(0), table, updates);
-    adapt_scores(updates, entry.later_updates, table, keys);
-    entry.keys = LoadedKeys(std::move(keys), table, where);
+    entry.keys =
+        LoadedKeys(std::move(keys), updates, entry.later_updates, table, where);
   }
   for (LoadPlan::KeyTable& entry : plan.key_tables) {
     TableState& table = state.tables[entry.to];

@@ -10,7 +10,6 @@
 #include "src/common/names.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
-#include "src/tables/table_memory.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -54,10 +53,8 @@ void check_order(
     const std::filesystem::path& folder,
     const ManifestTable& table,
     const std::string& where) {
-  const auto wrong =
-      std::adjacent_find(keys.begin(), keys.end(), [](int64_t a, int64_t b) {
-        return hash_of_key(a) >= hash_of_key(b);
-      });
+  const auto wrong = std::ranges::adjacent_find(
+      keys, std::ranges::greater_equal(), hash_of_key);
   TESSERA_CHECK_VALUE(
       wrong == keys.end(),
       "{} '{}': the {} of table '{}' must be in the order of their hashes, each of them once, but key {} follows key {}. The checkpoint is damaged. Choose another one with LoadOptions::checkpoint, or move this one out of its directory.",
@@ -148,18 +145,16 @@ void apply_changes(
       removed == changes.removed.end() ? 0 : *removed);
 }
 
-// An increment without a sketch takes that of its parent.
-bool has_same_sketch_size(
-    const ManifestKeys& below,
-    const ManifestKeys& above) {
-  return !below.sketch || !above.sketch ||
-      below.sketch->shape == above.sketch->shape;
+bool has_same_keys(const ManifestKeys& below, const ManifestKeys& above) {
+  // An increment without a sketch takes that of its parent.
+  return (!below.sketch || !above.sketch ||
+          below.sketch->shape == above.sketch->shape) &&
+      below.partitions == above.partitions &&
+      below.half_life == above.half_life;
 }
 
 // Whether both checkpoints have the same tables, as an increment and its parent must.
 bool has_same_tables(const Manifest& below, const Manifest& above) {
-  const std::vector<ManifestTable>& a = below.tables;
-  const std::vector<ManifestTable>& b = above.tables;
   const auto same_table = [](const ManifestTable& x, const ManifestTable& y) {
     const bool has_keys = x.keys.has_value();
     // The number of keys may differ.
@@ -170,18 +165,10 @@ bool has_same_tables(const Manifest& below, const Manifest& above) {
           (has_keys || p.shape[0] == q.shape[0]);
     };
     return x.name == y.name && has_keys == y.keys.has_value() &&
-        (!has_keys ||
-         (has_same_sketch_size(*x.keys, *y.keys) &&
-          x.keys->partitions == y.keys->partitions &&
-          x.keys->half_life == y.keys->half_life)) &&
-        std::equal(
-               x.tensors.begin(),
-               x.tensors.end(),
-               y.tensors.begin(),
-               y.tensors.end(),
-               same_tensor);
+        (!has_keys || has_same_keys(*x.keys, *y.keys)) &&
+        std::ranges::equal(x.tensors, y.tensors, same_tensor);
   };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_table);
+  return std::ranges::equal(below.tables, above.tables, same_table);
 }
 
 // Copies ranges of whole rows, several at the same time.
@@ -219,8 +206,8 @@ at::Tensor integers_of(const std::string& bytes) {
       std::vector<int64_t>(values.begin(), values.end()), at::kLong);
 }
 
-// Copies single rows, several ranges at the same time. read(first, count, to) reads rows
-// that follow each other. `moves` is sorted by RowMove::from.
+// Copies single rows, several ranges at the same time. read(first, count) returns rows that
+// follow each other, in the dtype of `to`. `moves` is sorted by RowMove::from.
 template <class Read>
 void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
   if (moves.empty()) {
@@ -249,25 +236,15 @@ void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
         const RowMove* begin = moves.data() + begins[task];
         const RowMove* end = moves.data() + begins[task + 1];
         const int64_t count = (end - 1)->from - begin->from + 1;
-        std::string rows(count * row_bytes, '\0');
-        read(begin->from, count, rows.data());
+        const at::Tensor rows = read(begin->from, count);
+        const auto* source = static_cast<const char*>(rows.const_data_ptr());
         for (const RowMove* move = begin; move != end; ++move) {
           std::memcpy(
               data + int64_t{move->to} * row_bytes,
-              rows.data() + (move->from - begin->from) * row_bytes,
+              source + (move->from - begin->from) * row_bytes,
               row_bytes);
         }
       });
-}
-
-// Whether the part may hold rows that `copy` needs. This is true for each part of an
-// increment, because its entries are not numbered by row.
-bool may_contain(
-    const ManifestTable& table,
-    const ManifestPart& part,
-    const LoadPlan::Copy& copy) {
-  const CommonRows common = find_common(part, copy.rows, copy.to.size(0));
-  return table.touched || common.first < common.end;
 }
 
 }  // namespace
@@ -320,8 +297,7 @@ std::string choose_checkpoint(
       where,
       directory);
   TESSERA_CHECK_VALUE(
-      checkpoint.empty() ||
-          std::find(names.begin(), names.end(), checkpoint) != names.end(),
+      checkpoint.empty() || std::ranges::find(names, checkpoint) != names.end(),
       "{} LoadOptions::checkpoint must be one of {}, but got '{}'.",
       where,
       join_names(names),
@@ -337,38 +313,20 @@ CheckpointReader::CheckpointReader(
       directory_(directory),
       chain_(read_chain(directory, checkpoint, where_)) {
   touched_.resize(chain_.size());
-  const Manifest& newest = chain_.back().manifest;
-  saved_.passes = newest.passes;
-  saved_.seed = newest.seed;
-  for (const ManifestTable& table : newest.tables) {
-    SavedTable entry{.name = table.name, .optimizer = table.optimizer};
-    for (const ManifestTensor& tensor : table.tensors) {
-      entry.tensors.push_back(
-          {.key = tensor.name,
-           .dtype = tensor.scalar_type(),
-           .shape = tensor.shape});
-    }
-    entry.accumulation_steps = table.accumulated ? table.accumulated->steps : 0;
-    saved_.tables.push_back(std::move(entry));
-  }
 }
 
 bool CheckpointReader::has_step(size_t table, int64_t step) const {
-  const std::vector<size_t> links = links_of(table);
-  const std::vector<ManifestPart>& parts =
-      table_of(links[0], table).tensors[0].parts;
-  return links.size() == 1 && !parts.empty() && parts[0].step == step;
+  const ManifestTable& newest = saved().tables[table];
+  const std::vector<ManifestPart>& parts = newest.tensors[0].parts;
+  return !newest.is_increment() && !parts.empty() && parts[0].step == step;
 }
 
-std::vector<size_t> CheckpointReader::links_of(size_t table) const {
-  std::vector<size_t> links;
-  for (size_t link = 0; link < chain_.size(); ++link) {
-    if (!table_of(link, table).is_increment()) {
-      links.clear();
-    }
-    links.push_back(link);
+size_t CheckpointReader::first_link(size_t table) const {
+  size_t link = chain_.size() - 1;
+  while (table_of(link, table).is_increment()) {
+    --link;
   }
-  return links;
+  return link;
 }
 
 size_t CheckpointReader::link_of_sketch(size_t table) const {
@@ -391,18 +349,20 @@ void CheckpointReader::check_files(
     }
   };
   for (const LoadPlan::Copy& copy : plan.copies) {
-    for (const size_t link : links_of(copy.table)) {
+    for (size_t link = first_link(copy.table); link < chain_.size(); ++link) {
       const ManifestTable& entry = table_of(link, copy.table);
       append_touched(link, copy.table);
       for (const ManifestPart& part : find_tensor(entry, copy.key).parts) {
-        if (may_contain(entry, part, copy)) {
+        const CommonRows common = find_common(part, copy.rows, copy.to.size(0));
+        // The entries of an increment are not numbered by row.
+        if (entry.touched || common.first < common.end) {
           append_file(link, part.file, ranges);
         }
       }
     }
   }
   for (const LoadPlan::KeyTable& entry : plan.key_tables) {
-    for (const size_t link : links_of(entry.table)) {
+    for (size_t link = first_link(entry.table); link < chain_.size(); ++link) {
       append_touched(link, entry.table);
       append_key_files(link, entry.table, ranges);
     }
@@ -457,13 +417,15 @@ void CheckpointReader::append_key_files(
 void CheckpointReader::read_keys(
     const TableState& table,
     LoadPlan::KeyTable& entry) {
-  const ManifestTable& newest = table_of(chain_.size() - 1, entry.table);
-  const int64_t updates = saved_.passes / accumulation_steps_of(table);
+  const ManifestTable& newest = saved().tables[entry.table];
+  const int64_t updates = saved().passes / accumulation_steps_of(table);
   if (!newest.keys) {
-    SavedKeys keys =
-        keys_of_vocabulary(newest.tensors[0].shape[0], table, updates);
-    adapt_scores(updates, entry.later_updates, table, keys);
-    entry.keys = LoadedKeys(std::move(keys), table, where_);
+    entry.keys = LoadedKeys(
+        keys_of_vocabulary(newest.tensors[0].shape[0], table, updates),
+        updates,
+        entry.later_updates,
+        table,
+        where_);
     return;
   }
   const ManifestKeys& keys = *newest.keys;
@@ -472,7 +434,7 @@ void CheckpointReader::read_keys(
           .partitions = keys.partitions,
           .half_life = keys.half_life,
           .counts = {keys.admitted, keys.evicted, keys.dropped}}};
-  for (const size_t link : links_of(entry.table)) {
+  for (size_t link = first_link(entry.table); link < chain_.size(); ++link) {
     const ManifestTable& changes = table_of(link, entry.table);
     apply_changes(
         read_changes(folder_of(link), changes, where_),
@@ -484,8 +446,8 @@ void CheckpointReader::read_keys(
   const size_t link = link_of_sketch(entry.table);
   stored.saved.sketch = read_vector<uint8_t>(
       folder_of(link), *table_of(link, entry.table).keys->sketch, where_);
-  adapt_scores(updates, entry.later_updates, table, stored.saved);
-  entry.keys = LoadedKeys(std::move(stored.saved), table, where_);
+  entry.keys = LoadedKeys(
+      std::move(stored.saved), updates, entry.later_updates, table, where_);
   std::vector<StoredRow>& rows = stored_rows_[entry.table];
   rows.clear();
   for (const int64_t position : entry.keys.positions()) {
@@ -518,17 +480,12 @@ void CheckpointReader::append_row_files(
   const std::vector<std::vector<RowMove>> moves = moves_of(entry, {});
   std::vector<std::string> names = entry.slots;
   names.emplace_back("parameters");
-  for (const size_t link : links_of(entry.table)) {
+  for (size_t link = first_link(entry.table); link < chain_.size(); ++link) {
     const ManifestTable& files = table_of(link, entry.table);
     for (const std::string& name : names) {
       for (const ManifestPart& part : find_tensor(files, name).parts) {
-        const auto first = std::lower_bound(
-            moves[link].begin(),
-            moves[link].end(),
-            part.begin,
-            [](const RowMove& move, int64_t begin) {
-              return move.from < begin;
-            });
+        const auto first = std::ranges::lower_bound(
+            moves[link], part.begin, {}, &RowMove::from);
         // The rows of a vocabulary may lie in any checkpoint of the chain.
         if (!entry.has_saved_keys ||
             (first != moves[link].end() && first->from < part.end)) {
@@ -546,46 +503,25 @@ void CheckpointReader::copy_key_rows(
   const std::vector<std::vector<RowMove>> moves = moves_of(entry, rows);
   const auto copy = [&](const std::string& name, at::Tensor& to) {
     for (size_t link = 0; link < chain_.size(); ++link) {
-      copy_moves(moves[link], to, [&](int64_t first, int64_t count, char* at) {
-        if (!entry.has_saved_keys) {
-          read_rows(entry.table, name, {.first = first}, count, at);
-          return;
+      const ManifestTensor& from =
+          find_tensor(table_of(link, entry.table), name);
+      copy_moves(moves[link], to, [&](int64_t first, int64_t count) {
+        std::vector<int64_t> shape = from.shape;
+        shape[0] = count;
+        const at::Tensor saved = at::empty(shape, from.scalar_type());
+        auto* at = static_cast<char*>(saved.mutable_data_ptr());
+        if (entry.has_saved_keys) {
+          read_parts(folder_of(link), from, {first}, count, where_, at);
+        } else {
+          read_rows(entry.table, name, {first}, count, at);
         }
-        read_parts(
-            folder_of(link),
-            find_tensor(table_of(link, entry.table), name),
-            {.first = first},
-            count,
-            where_,
-            at);
+        return saved.scalar_type() == to.scalar_type()
+            ? saved
+            : rows_of_dtype(float_rows(saved), to.scalar_type());
       });
     }
   };
-  if (entry.saved_dtype == table.parameters.scalar_type()) {
-    copy("parameters", table.parameters);
-  } else {
-    const at::ScalarType dtype = table.parameters.scalar_type();
-    at::Tensor saved = reserve_rows(
-        table.parameters.size(0),
-        stored_columns(table.config->dim, entry.saved_dtype),
-        entry.saved_dtype,
-        "the rows of table '" + shorten(table.name) + "' to convert",
-        /*touched_rows=*/0);
-    copy("parameters", saved);
-    constexpr size_t kRowsAtOnce = size_t{1} << 16;
-    for (size_t begin = 0; begin < rows.size(); begin += kRowsAtOnce) {
-      const size_t end = std::min(rows.size(), begin + kRowsAtOnce);
-      const at::Tensor some = at::tensor(
-          std::vector<int64_t>(
-              rows.begin() + static_cast<std::ptrdiff_t>(begin),
-              rows.begin() + static_cast<std::ptrdiff_t>(end)),
-          at::kLong);
-      table.parameters.index_copy_(
-          0,
-          some,
-          rows_of_dtype(float_rows(saved.index_select(0, some)), dtype));
-    }
-  }
+  copy("parameters", table.parameters);
   for (size_t i = 0; i < entry.slots.size(); ++i) {
     copy(entry.slots[i], table.slots[i].values);
   }
@@ -601,7 +537,7 @@ void CheckpointReader::read_touched(size_t link, size_t table) {
   InputFile(path, where_)
       .read(0, entry.touched->file.bytes, reinterpret_cast<char*>(rows.data()));
   const bool is_ascending =
-      std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) ==
+      std::ranges::adjacent_find(rows, std::ranges::greater_equal()) ==
       rows.end();
   TESSERA_CHECK_VALUE(
       is_ascending && (rows.empty() || rows.back() < entry.tensors[0].shape[0]),
@@ -617,7 +553,7 @@ void CheckpointReader::read_rows(
     int64_t count,
     char* to) const {
   const LocalRows requested{.numbers = rows, .count = count};
-  for (const size_t link : links_of(table)) {
+  for (size_t link = first_link(table); link < chain_.size(); ++link) {
     const ManifestTable& entry = table_of(link, table);
     const ManifestTensor& tensor = find_tensor(entry, key);
     if (!entry.touched) {
@@ -672,7 +608,7 @@ std::string CheckpointReader::read_whole(const ManifestFile& file) const {
 AccumulatedGradients CheckpointReader::read_accumulated(
     size_t table,
     const TableState& to) const {
-  const ManifestTable& entry = table_of(chain_.size() - 1, table);
+  const ManifestTable& entry = saved().tables[table];
   const int64_t dim = entry.tensors[0].dim();
   // Each rank has written one part, and the rows of the parts may interleave.
   std::vector<at::Tensor> rows{at::empty({0}, at::kLong)};

@@ -77,8 +77,8 @@ class CheckpointReader {
       const std::string& checkpoint,
       std::string where = "[load_checkpoint]");
 
-  const SavedState& saved() const {
-    return saved_;
+  const Manifest& saved() const {
+    return chain_.back().manifest;
   }
   /// The checksum of the checkpoint's manifest.
   const std::string& xxh3() const {
@@ -131,9 +131,9 @@ class CheckpointReader {
   std::filesystem::path folder_of(size_t link) const {
     return directory_ / chain_[link].name;
   }
-  // The positions of the checkpoints in the chain that hold rows of a table. The first of
-  // these checkpoints has all rows.
-  std::vector<size_t> links_of(size_t table) const;
+  // The position of the newest checkpoint in the chain that has all rows of a table. Only
+  // this one and the later ones hold rows of the table.
+  size_t first_link(size_t table) const;
   // The newest checkpoint that has the sketch of a key table.
   size_t link_of_sketch(size_t table) const;
   void read_touched(size_t link, size_t table);
@@ -165,7 +165,6 @@ class CheckpointReader {
   std::vector<std::vector<std::vector<uint32_t>>> touched_;
   // For each table: where the rows of LoadedKeys are.
   std::map<size_t, std::vector<StoredRow>> stored_rows_;
-  SavedState saved_;
 };
 
 /// Loads a checkpoint into `state`. Each rank reads its own rows, whichever rank has

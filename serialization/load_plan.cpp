@@ -22,17 +22,18 @@ namespace tessera {
 
 namespace {
 
-bool is_of_rows(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf ||
-      dtype == at::kChar;
+bool is_of_rows(const std::string& dtype) {
+  return dtype == "float32" || dtype == "bfloat16" || dtype == "float16" ||
+      dtype == "int8";
 }
 
-std::string to_string(const SavedTensor& tensor) {
-  return fmt::format(
-      "{} [{}]",
-      is_of_rows(tensor.dtype) ? tessera::to_string(tensor.dtype)
-                               : c10::toString(tensor.dtype),
-      fmt::join(tensor.shape, ", "));
+std::string to_string(const ManifestTensor& tensor) {
+  return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ", "));
+}
+
+// 0 if no accumulated gradients were saved.
+int64_t saved_steps(const ManifestTable& saved) {
+  return saved.accumulated ? saved.accumulated->steps : 0;
 }
 
 constexpr auto quoted_name = [](const auto& table) {
@@ -60,7 +61,7 @@ class LoadPlanner {
  public:
   LoadPlanner(
       const EmbeddingState& state,
-      const SavedState& saved,
+      const Manifest& saved,
       const LoadOptions& options,
       std::vector<std::string> problems)
       : state_(state),
@@ -110,7 +111,7 @@ class LoadPlanner {
     for (const TableState& table : state_.tables) {
       compare(table.name);
     }
-    for (const SavedTable& table : saved_.tables) {
+    for (const ManifestTable& table : saved_.tables) {
       if (find(state_.tables, &TableState::name, table.name) == nullptr) {
         report(
             table.name,
@@ -135,7 +136,8 @@ class LoadPlanner {
 
   void compare(const std::string& name) {
     const TableState& table = *find(state_.tables, &TableState::name, name);
-    const SavedTable* saved = find(saved_.tables, &SavedTable::name, name);
+    const ManifestTable* saved =
+        find(saved_.tables, &ManifestTable::name, name);
     if (saved == nullptr) {
       report(
           name, "it was not saved. Saved tables: {}", names_of(saved_.tables));
@@ -160,17 +162,17 @@ class LoadPlanner {
   }
 
   // nullptr if it was not saved.
-  static const SavedTensor* find_tensor(
-      const SavedTable& saved,
+  static const ManifestTensor* find_tensor(
+      const ManifestTable& saved,
       const std::string& key) {
-    return find(saved.tensors, &SavedTensor::key, key);
+    return find(saved.tensors, &ManifestTensor::name, key);
   }
 
   // The key of each slot in the file. In files of older versions, it may be the key of
   // SlotSpec::earlier_name.
   static std::vector<std::string> saved_slot_keys(
       const TableState& table,
-      const SavedTable& saved) {
+      const ManifestTable& saved) {
     std::vector<std::string> keys;
     if (table.slots.empty()) {
       return keys;
@@ -189,27 +191,29 @@ class LoadPlanner {
   // Compares a tensor of the layer with the saved one, which must have `rows` rows, or
   // fewer if `may_have_fewer`. Returns the saved tensor if it fits. Otherwise, reports the
   // problem and returns nullptr.
-  const SavedTensor* find_fitting(
+  const ManifestTensor* find_fitting(
       const TableState& table,
-      const SavedTable& saved,
+      const ManifestTable& saved,
       const std::string& key,
       const std::string& what,
       const at::Tensor& to,
       int64_t rows,
       bool may_have_fewer = false) {
-    const SavedTensor* found = find_tensor(saved, key);
+    const ManifestTensor* found = find_tensor(saved, key);
     if (found == nullptr) {
       report(table.name, "{} was not saved", what);
       misses_slot_ |= key != "parameters";
       return nullptr;
     }
-    SavedTensor expected{
-        .key = key, .dtype = to.scalar_type(), .shape = to.sizes().vec()};
+    ManifestTensor expected{
+        .dtype = tessera::to_string(to.scalar_type()),
+        .shape = to.sizes().vec()};
     expected.shape[0] = rows;
     if (options_.convert_rows && key == "parameters" &&
         is_of_rows(found->dtype)) {
       expected.dtype = found->dtype;
-      expected.shape[1] = stored_columns(table.config->dim, found->dtype);
+      expected.shape[1] =
+          stored_columns(table.config->dim, found->scalar_type());
     }
     std::vector<int64_t> shape = found->shape;
     if (may_have_fewer && !shape.empty() && shape[0] < rows) {
@@ -229,11 +233,11 @@ class LoadPlanner {
 
   // Compares a table that has keys in the layer or in the file. The number of saved rows
   // may differ from that of the layer, but not between tensors.
-  void compare_keys(const TableState& table, const SavedTable& saved) {
+  void compare_keys(const TableState& table, const ManifestTable& saved) {
     const bool with_slots = options_.slots &&
         state_.with_slots == WithSlots::kYes &&
         !(state_.missing_slots == MissingSlots::kKeep && has_no_slots(saved));
-    const SavedTensor* parameters = find_tensor(saved, "parameters");
+    const ManifestTensor* parameters = find_tensor(saved, "parameters");
     const int64_t rows = parameters == nullptr || parameters->shape.empty()
         ? 0
         : parameters->shape[0];
@@ -265,7 +269,6 @@ class LoadPlanner {
          .to = static_cast<size_t>(&table - state_.tables.data()),
          .slots = std::move(slots),
          .has_saved_keys = find_tensor(saved, kSavedKeys) != nullptr,
-         .saved_dtype = parameters == nullptr ? at::kFloat : parameters->dtype,
          .later_updates = loads_counter()
              ? 0
              : state_.passes / steps - saved_.passes / steps});
@@ -273,9 +276,9 @@ class LoadPlanner {
 
   void compare_accumulation_of_keys(
       const TableState& table,
-      const SavedTable& saved) {
+      const ManifestTable& saved) {
     const bool has_saved_keys = find_tensor(saved, kSavedKeys) != nullptr;
-    if (saved.accumulation_steps == 0 ||
+    if (saved_steps(saved) == 0 ||
         has_saved_keys == (table.key_rows != nullptr)) {
       compare_accumulation(table, saved);
       return;
@@ -284,14 +287,14 @@ class LoadPlanner {
         table.name,
         "it was saved {} in the middle of an accumulation over {} passes, and only a table of the same kind can take the gradients. Save it after an update",
         has_saved_keys ? "with keys" : "with a vocabulary",
-        saved.accumulation_steps);
+        saved_steps(saved));
   }
 
   // Compares the slots of a layer on the host before make_optimizer(). The layer takes the
   // slots of a table only if all of them fit the slots that a slot_creation has made.
   void compare_optional_slots(
       const TableState& table,
-      const SavedTable& saved) {
+      const ManifestTable& saved) {
     const size_t problems = problems_.size();
     const size_t copies = plan_.copies.size();
     const size_t earlier = plan_.earlier_slots.size();
@@ -299,7 +302,7 @@ class LoadPlanner {
       compare_slots(table, saved);
       if (problems_.size() == problems) {
         // Without make_optimizer() there is no place for accumulated gradients.
-        plan_.has_skipped_slots |= saved.accumulation_steps > 0;
+        plan_.has_skipped_slots |= saved_steps(saved) > 0;
         return;
       }
     }
@@ -309,7 +312,7 @@ class LoadPlanner {
     plan_.has_skipped_slots |= saved.optimizer && table.optimizer;
   }
 
-  void compare_slots(const TableState& table, const SavedTable& saved) {
+  void compare_slots(const TableState& table, const ManifestTable& saved) {
     compare_optimizer(table, saved);
     const std::vector<std::string> keys = saved_slot_keys(table, saved);
     const size_t first = plan_.copies.size();
@@ -336,24 +339,26 @@ class LoadPlanner {
   }
 
   // Accumulated gradients are loaded together with the step counter that they belong to.
-  void compare_accumulation(const TableState& table, const SavedTable& saved) {
+  void compare_accumulation(
+      const TableState& table,
+      const ManifestTable& saved) {
     if (!saved.optimizer || !table.optimizer ||
         state_.with_slots == WithSlots::kNo) {
       return;
     }
     const int64_t steps = accumulation_steps_of(table);
-    if (saved.accumulation_steps == 0) {
+    if (saved_steps(saved) == 0) {
       if (saved_.passes % steps != 0) {
         plan_.without_gradients.push_back(quoted_name(table));
       }
       return;
     }
-    if (saved.accumulation_steps != steps) {
+    if (saved_steps(saved) != steps) {
       report(
           table.name,
           "gradient_accumulation_steps is {}, but the saved gradients are a part of an accumulation over {} steps",
           steps,
-          saved.accumulation_steps);
+          saved_steps(saved));
       return;
     }
     plan_.accumulated.push_back(
@@ -361,19 +366,16 @@ class LoadPlanner {
          .to = static_cast<size_t>(&table - state_.tables.data())});
   }
 
-  static bool has_no_slots(const SavedTable& saved) {
+  static bool has_no_slots(const ManifestTable& saved) {
     const std::string slot = optim::slot_key("");
     return !saved.optimizer &&
-        std::none_of(
-            saved.tensors.begin(),
-            saved.tensors.end(),
-            [&](const SavedTensor& tensor) {
-              return tensor.key.starts_with(slot);
-            });
+        std::ranges::none_of(saved.tensors, [&](const auto& tensor) {
+          return tensor.name.starts_with(slot);
+        });
   }
 
   // Reports another optimizer, because its slots must not be dropped silently.
-  void compare_optimizer(const TableState& table, const SavedTable& saved) {
+  void compare_optimizer(const TableState& table, const ManifestTable& saved) {
     if (!saved.optimizer || !table.optimizer) {
       return;
     }
@@ -389,11 +391,11 @@ class LoadPlanner {
 
   void compare_tensor(
       const TableState& table,
-      const SavedTable& saved,
+      const ManifestTable& saved,
       const std::string& key,
       const std::string& what,
       const at::Tensor& to) {
-    const SavedTensor* found = find_fitting(
+    const ManifestTensor* found = find_fitting(
         table,
         saved,
         key,
@@ -409,15 +411,16 @@ class LoadPlanner {
         .key = key,
         .to = to.slice(0, 0, table.rows.count_before(found->shape[0])),
         .rows = table.rows.numbers};
-    if (found->dtype != to.scalar_type()) {
+    const at::ScalarType dtype = found->scalar_type();
+    if (dtype != to.scalar_type()) {
       copy.converted = std::exchange(
-          copy.to, at::empty({copy.to.size(0), found->shape[1]}, found->dtype));
+          copy.to, at::empty({copy.to.size(0), found->shape[1]}, dtype));
     }
     plan_.copies.push_back(std::move(copy));
   }
 
   const EmbeddingState& state_;
-  const SavedState& saved_;
+  const Manifest& saved_;
   const LoadOptions& options_;
   std::vector<std::string> problems_;
   LoadPlan plan_;
@@ -467,7 +470,7 @@ void LoadPlan::finish(EmbeddingState& state) const {
 
 LoadPlan plan_load(
     const EmbeddingState& state,
-    const SavedState& saved,
+    const Manifest& saved,
     const LoadOptions& options,
     const std::string& where,
     std::vector<std::string> problems) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "serialization/manifest.h"
 #include "serialization/saved_keys.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
@@ -14,32 +15,10 @@
 
 namespace tessera {
 
-/// The description of a tensor in an archive or a checkpoint.
-struct SavedTensor {
-  std::string key = {};  // such as `parameters` or optim::slot_key()
-  at::ScalarType dtype = at::kFloat;
-  std::vector<int64_t> shape = {};
-};
-
-struct SavedTable {
-  std::string name = {};
-  std::optional<std::string> optimizer = {};
-  std::vector<SavedTensor> tensors = {};
-  /// gradient_accumulation_steps if accumulated gradients were saved, otherwise 0.
-  int64_t accumulation_steps = 0;
-};
-
-struct SavedState {
-  int64_t passes = 0;
-  /// Unset in files that were written before the seed was saved.
-  std::optional<uint64_t> seed = {};
-  std::vector<SavedTable> tables = {};
-};
-
 /// What a load will copy. It is made after everything has been compared.
 struct LoadPlan {
   struct Copy {
-    size_t table = 0;  // an index of SavedState::tables
+    size_t table = 0;  // an index of Manifest::tables
     std::string key = {};
     at::Tensor to = {};  // the first local rows of the layer's tensor
     kernels::RowNumbers rows = {};  // their numbers in the whole table
@@ -49,7 +28,7 @@ struct LoadPlan {
 
   /// Accumulated gradients. The function that carries out the plan reads them.
   struct Accumulated {
-    size_t table = 0;  // an index of SavedState::tables
+    size_t table = 0;  // an index of Manifest::tables
     size_t to = 0;  // an index of EmbeddingState::tables
     AccumulatedGradients gradients = {};
   };
@@ -57,13 +36,12 @@ struct LoadPlan {
   /// A table that has keys in the layer or in the file. The function that carries out the
   /// plan reads its keys, before it changes anything.
   struct KeyTable {
-    size_t table = 0;  // an index of SavedState::tables
+    size_t table = 0;  // an index of Manifest::tables
     size_t to = 0;  // an index of EmbeddingState::tables
     /// For each slot of the table, its key in the file. Empty: slots are not loaded.
     std::vector<std::string> slots = {};
     /// If true, the file has keys. Otherwise, its row numbers become the keys.
     bool has_saved_keys = false;
-    at::ScalarType saved_dtype = at::kFloat;  // of the rows
     /// If the layer keeps its own number of updates: how much larger this number is than
     /// the saved one. 0 if the layer loads the saved number.
     int64_t later_updates = 0;
@@ -98,12 +76,13 @@ struct LoadPlan {
 };
 
 /// Compares a layer with what was saved and plans the load. A table without an optimizer,
-/// or on the host, takes its rows and skips slots that it does not have.
+/// or on the host, takes its rows and skips slots that it does not have. `saved` may also
+/// describe an archive. Then its tensors have no parts, and may have any dtype.
 /// Errors:  c10::ValueError beginning with `where`, listing `problems` (a line each) and
 ///          all differences. `state` is not changed.
 LoadPlan plan_load(
     const EmbeddingState& state,
-    const SavedState& saved,
+    const Manifest& saved,
     const LoadOptions& options,
     const std::string& where,
     std::vector<std::string> problems = {});

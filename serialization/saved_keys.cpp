@@ -9,6 +9,7 @@
 #include "src/common/tensor_text.h"
 #include "src/tables/key_table_rows.h"
 
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
@@ -49,17 +50,6 @@ void check_keys(
       fmt::format(problem, std::forward<Args>(args)...));
 }
 
-// The counts, and the number of partitions of the sketch.
-at::Tensor counts_of(const KeyIndex& index) {
-  const KeyCounts& counts = index.counts();
-  return at::tensor(
-      {counts.admitted,
-       counts.evicted,
-       counts.dropped,
-       index.partitions().count()},
-      at::kLong);
-}
-
 }  // namespace
 
 double half_life_of(const KeyIndex& index) {
@@ -83,6 +73,7 @@ std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
     frequencies.push_back(entry.frequency);
   }
   const at::Tensor row_numbers = at::tensor(rows, at::kLong);
+  const KeyCounts& counts = index.counts();
   std::vector<std::pair<std::string, at::Tensor>> tensors{
       {kSavedKeys, at::tensor(keys, at::kLong)},
       {"parameters", table.parameters.index_select(0, row_numbers)},
@@ -90,7 +81,13 @@ std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
       {kKeyFrequencies, at::tensor(frequencies, at::kFloat)},
       {kSketch, at::tensor(index.sketch(), at::kByte)},
       {kHalfLife, at::tensor({half_life_of(index)}, at::kDouble)},
-      {kCounts, counts_of(index)}};
+      {kCounts,
+       at::tensor(
+           {counts.admitted,
+            counts.evicted,
+            counts.dropped,
+            index.partitions().count()},
+           at::kLong)}};
   for (const Slot& slot : table.slots) {
     tensors.emplace_back(
         optim::slot_key(slot.name), slot.values.index_select(0, row_numbers));
@@ -142,13 +139,12 @@ void assign_keys(
     saved.entries.push_back(
         {.key = key, .last_update = static_cast<uint32_t>(update)});
   }
-  adapt_scores(update, /*later=*/0, table, saved);
   const KeyCounts counts = saved.counts;
   const SavedTensors tensors{
       {"parameters",
        rows_of_dtype(values.detach().to(at::kCPU), table.config->dtype)
            .contiguous()}};
-  LoadedKeys loaded(std::move(saved), table, where);
+  LoadedKeys loaded(std::move(saved), update, /*later=*/0, table, where);
   const std::vector<uint32_t> rows = loaded.place(table);
   copy_key_rows(tensors, loaded, rows, /*slots=*/{}, table);
   index.set_counts(counts);
@@ -226,42 +222,16 @@ SavedKeys keys_of_vocabulary(
   return keys;
 }
 
-void adapt_scores(
+LoadedKeys::LoadedKeys(
+    SavedKeys keys,
     int64_t updates,
     int64_t later,
     const TableState& table,
-    SavedKeys& keys) {
-  if (table.key_rows == nullptr) {
-    return;
-  }
-  const double half_life = half_life_of(table.key_rows->index());
-  for (KeyEntry& entry : keys.entries) {
-    if (!std::isfinite(entry.frequency)) {
-      continue;  // LoadedKeys refuses it
-    }
-    if (half_life == 0.0) {
-      entry.frequency = 0.0F;
-    } else if (half_life != keys.half_life || later != 0) {
-      // log2 of the occurrences that the frequency counts now
-      const double present = keys.half_life > 0.0
-          ? entry.frequency - static_cast<double>(updates) / keys.half_life
-          : (entry.last_update - static_cast<double>(updates)) / half_life;
-      entry.frequency = static_cast<float>(
-          present + static_cast<double>(updates + later) / half_life);
-    }
-    entry.last_update = static_cast<uint32_t>(std::clamp<int64_t>(
-        entry.last_update + later,
-        0,
-        std::numeric_limits<uint32_t>::max() - 1));
-  }
-  keys.half_life = half_life;
-}
-
-LoadedKeys::LoadedKeys(
-    SavedKeys keys,
-    const TableState& table,
     std::string where)
     : where_(std::move(where)), keys_(std::move(keys)) {
+  if (table.key_rows != nullptr) {
+    adapt_scores(updates, later, table.key_rows->index());
+  }
   const KeyCounts& counts = keys_.counts;
   check_keys(
       counts.admitted >= 0 && counts.evicted >= 0 && counts.dropped >= 0,
@@ -287,17 +257,45 @@ LoadedKeys::LoadedKeys(
         keys_.partitions,
         index.partitions().capacity(),
         index.partitions().count());
-    keep_owned(index);
+    keep_if([&](const KeyEntry& entry) { return index.owns(entry.key); });
   } else {
     keep_local_rows(table);
   }
 }
 
+void LoadedKeys::adapt_scores(
+    int64_t updates,
+    int64_t later,
+    const KeyIndex& index) {
+  const double half_life = half_life_of(index);
+  for (KeyEntry& entry : keys_.entries) {
+    if (!std::isfinite(entry.frequency)) {
+      continue;  // the constructor refuses it
+    }
+    if (half_life == 0.0) {
+      entry.frequency = 0.0F;
+    } else if (half_life != keys_.half_life || later != 0) {
+      // log2 of the occurrences that the frequency counts now
+      const double present = keys_.half_life > 0.0
+          ? entry.frequency - static_cast<double>(updates) / keys_.half_life
+          : (entry.last_update - static_cast<double>(updates)) / half_life;
+      entry.frequency = static_cast<float>(
+          present + static_cast<double>(updates + later) / half_life);
+    }
+    entry.last_update = static_cast<uint32_t>(std::clamp<int64_t>(
+        entry.last_update + later,
+        0,
+        std::numeric_limits<uint32_t>::max() - 1));
+  }
+  keys_.half_life = half_life;
+}
+
 // Drops the entries of other ranks.
-void LoadedKeys::keep_owned(const KeyIndex& index) {
+template <class IsOwn>
+void LoadedKeys::keep_if(IsOwn is_own) {
   size_t kept = 0;
   for (size_t i = 0; i < keys_.entries.size(); ++i) {
-    if (index.owns(keys_.entries[i].key)) {
+    if (is_own(keys_.entries[i])) {
       keys_.entries[kept++] = keys_.entries[i];
       positions_.push_back(static_cast<int64_t>(i));
     }
@@ -308,9 +306,8 @@ void LoadedKeys::keep_owned(const KeyIndex& index) {
 void LoadedKeys::keep_local_rows(const TableState& table) {
   const int64_t vocabulary_size = table.config->vocabulary_size;
   std::vector<bool> is_used(vocabulary_size, false);
-  size_t kept = 0;
-  for (size_t i = 0; i < keys_.entries.size(); ++i) {
-    const int64_t key = keys_.entries[i].key;
+  keep_if([&](KeyEntry& entry) {
+    const int64_t key = entry.key;
     TESSERA_CHECK_VALUE(
         key >= 0 && key < vocabulary_size,
         "{} table '{}' was saved with keys, but has a vocabulary of {} rows in the layer, and the saved key {} is none of these rows. Nothing was changed. Set TableConfig::keys, or enlarge vocabulary_size if all keys are small numbers.",
@@ -321,13 +318,9 @@ void LoadedKeys::keep_local_rows(const TableState& table) {
     check_keys(!is_used[key], table, where_, "key {} occurs twice", key);
     is_used[key] = true;
     const int64_t row = table.rows.count_before(key);
-    if (row < table.rows.count && table.rows.numbers[row] == key) {
-      keys_.entries[kept] = keys_.entries[i];
-      keys_.entries[kept++].row = static_cast<uint32_t>(row);
-      positions_.push_back(static_cast<int64_t>(i));
-    }
-  }
-  keys_.entries.resize(kept);
+    entry.row = static_cast<uint32_t>(row);
+    return row < table.rows.count && table.rows.numbers[row] == key;
+  });
 }
 
 std::vector<uint32_t> LoadedKeys::place(TableState& table) {
@@ -336,16 +329,11 @@ std::vector<uint32_t> LoadedKeys::place(TableState& table) {
         keys_.entries, keys_.sketch, keys_.counts, where_);
     note_write(table.parameters);
   }
-  std::vector<uint32_t> rows;
-  std::vector<int64_t> keys;
-  rows.reserve(keys_.entries.size());
-  keys.reserve(keys_.entries.size());
-  for (const KeyEntry& entry : keys_.entries) {
-    rows.push_back(entry.row);
-    keys.push_back(entry.key);
-  }
+  const auto rows =
+      c10::fmap(keys_.entries, [](const KeyEntry& entry) { return entry.row; });
   if (table.key_rows != nullptr) {
-    table.key_rows->set_row_keys(rows, keys);
+    const auto key_of = [](const KeyEntry& entry) { return entry.key; };
+    table.key_rows->set_row_keys(rows, c10::fmap(keys_.entries, key_of));
   }
   return rows;
 }
@@ -383,12 +371,10 @@ void copy_key_rows(
 bool are_earlier(
     const std::vector<std::string>& keys,
     const TableState& table) {
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (keys[i] != optim::slot_key(table.slots[i].name)) {
-      return true;
-    }
-  }
-  return false;
+  const auto key_of = [](const Slot& slot) {
+    return optim::slot_key(slot.name);
+  };
+  return !keys.empty() && keys != c10::fmap(table.slots, key_of);
 }
 
 void finish_slots(
@@ -398,10 +384,9 @@ void finish_slots(
   const at::Tensor row_numbers =
       at::tensor(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
   if (are_earlier(slots, table)) {
-    std::vector<at::Tensor> values;
-    for (const Slot& slot : table.slots) {
-      values.push_back(slot.values.index_select(0, row_numbers));
-    }
+    const auto values = c10::fmap(table.slots, [&](const Slot& slot) {
+      return slot.values.index_select(0, row_numbers);
+    });
     optim::convert_earlier_slots(*table.optimizer, values);
     for (size_t i = 0; i < values.size(); ++i) {
       table.slots[i].values.index_copy_(0, row_numbers, values[i]);

@@ -55,17 +55,6 @@ SavedKeys keys_of_vocabulary(
     const TableState& table,
     int64_t update);
 
-/// Converts the ages and frequencies of keys that were saved after `updates` updates to
-/// those of a table after `updates + later` updates, where `later` may be negative. Keys
-/// keep their age, but none becomes older than the layer. Frequencies keep their present
-/// value under another half-life. Without frequencies, each key counts as one occurrence
-/// at its last update.
-void adapt_scores(
-    int64_t updates,
-    int64_t later,
-    const TableState& table,
-    SavedKeys& keys);
-
 /// Replaces all keys of a table by `keys` [keys] with the rows `values` [keys, dim]. Their
 /// slots start anew, and their last update is `update`.
 /// Errors:  c10::TypeError or ValueError beginning with "[update_embedding_table]".
@@ -81,10 +70,20 @@ class LoadedKeys {
  public:
   LoadedKeys() = default;
 
+  /// Converts the ages and frequencies of keys that were saved after `updates` updates to
+  /// those of a table after `updates + later` updates, where `later` may be negative. Keys
+  /// keep their age, but none becomes older than the layer. Frequencies keep their present
+  /// value under another half-life. Without frequencies, each key counts as one occurrence
+  /// at its last update.
   /// Errors:  c10::ValueError that begins with `where`, for damaged keys, too many of
   ///          them, another sketch, the padding key, and keys that are not rows of the
   ///          vocabulary.
-  LoadedKeys(SavedKeys keys, const TableState& table, std::string where);
+  LoadedKeys(
+      SavedKeys keys,
+      int64_t updates,
+      int64_t later,
+      const TableState& table,
+      std::string where);
 
   /// The positions in SavedKeys::entries of the keys that belong to this rank, ascending.
   const std::vector<int64_t>& positions() const {
@@ -96,7 +95,9 @@ class LoadedKeys {
   std::vector<uint32_t> place(TableState& table);
 
  private:
-  void keep_owned(const KeyIndex& index);
+  void adapt_scores(int64_t updates, int64_t later, const KeyIndex& index);
+  template <class IsOwn>
+  void keep_if(IsOwn is_own);
   void keep_local_rows(const TableState& table);
 
   std::string where_;
