@@ -38,9 +38,7 @@ std::vector<std::string> list_checkpoints(
       directory,
       error.message(),
       advice_to_read(error.value()));
-  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
-    return *checkpoint_number(a) < *checkpoint_number(b);
-  });
+  std::ranges::sort(names, {}, checkpoint_number);
   return names;
 }
 

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -123,12 +122,8 @@ void CheckpointDirectory::keep_newest(int64_t count) {
       return;  // It is unknown what this checkpoint builds on, so keep all.
     }
   }
-  std::vector<std::string> old;
-  std::copy_if(
-      complete_.rbegin(),
-      complete_.rend(),
-      std::back_inserter(old),
-      [&](const std::string& name) { return !kept.contains(name); });
+  std::vector<std::string> old(complete_.rbegin(), complete_.rend());
+  std::erase_if(old, [&](const auto& name) { return kept.contains(name); });
   remove_checkpoints(path_, old, disk_);
 }
 

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -106,36 +107,6 @@ void check_range(const ChunkRange& range, const std::string& where) {
   }
 }
 
-// Reads single entries of a file in ascending order. It keeps the bytes of one chunk.
-class EntryReader {
- public:
-  EntryReader(InputFile file, int64_t entries, int64_t entry_bytes)
-      : file_(std::move(file)), entries_(entries), entry_bytes_(entry_bytes) {}
-
-  void read(int64_t entry, char* to) {
-    if (entry >= end_) {
-      begin_ = entry;
-      end_ = std::min(
-          entries_, begin_ + std::max<int64_t>(1, kChunkBytes / entry_bytes_));
-      window_.resize((end_ - begin_) * entry_bytes_);
-      file_.read(
-          begin_ * entry_bytes_,
-          static_cast<int64_t>(window_.size()),
-          window_.data());
-    }
-    std::memcpy(
-        to, window_.data() + (entry - begin_) * entry_bytes_, entry_bytes_);
-  }
-
- private:
-  InputFile file_;
-  int64_t entries_;
-  int64_t entry_bytes_;
-  int64_t begin_ = 0;
-  int64_t end_ = 0;
-  std::string window_;
-};
-
 }  // namespace
 
 void append_ranges(
@@ -204,21 +175,35 @@ void read_parts(
     if (common.first >= common.end) {
       continue;
     }
-    const fs::path path = folder / part.file.name;
+    const InputFile file(folder / part.file.name, where);
     const auto entry_of = [&](int64_t i) {
       return (rows[i] - part.begin) / part.step;
     };
     if (rows.step == part.step) {
-      InputFile(path, where)
-          .read(
-              entry_of(common.first) * row_bytes,
-              (common.end - common.first) * row_bytes,
-              to + common.first * row_bytes);
+      file.read(
+          entry_of(common.first) * row_bytes,
+          (common.end - common.first) * row_bytes,
+          to + common.first * row_bytes);
       continue;
     }
-    EntryReader reader(InputFile(path, where), part.count(), row_bytes);
+    // The entries [begin, end) are in memory.
+    int64_t begin = 0;
+    int64_t end = 0;
+    std::string chunk;
     for (int64_t i = common.first; i < common.end; i += common.stride) {
-      reader.read(entry_of(i), to + i * row_bytes);
+      const int64_t entry = entry_of(i);
+      if (entry >= end) {
+        begin = entry;
+        end = std::min(
+            part.count(),
+            begin + std::max<int64_t>(1, kChunkBytes / row_bytes));
+        chunk.resize((end - begin) * row_bytes);
+        file.read(begin * row_bytes, std::ssize(chunk), chunk.data());
+      }
+      std::memcpy(
+          to + i * row_bytes,
+          chunk.data() + (entry - begin) * row_bytes,
+          row_bytes);
     }
   }
 }

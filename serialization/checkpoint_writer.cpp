@@ -81,26 +81,21 @@ class CheckpointFiles {
     entry.bytes = bytes;
     // The processor can't predict rows that are in the order of their keys' hashes.
     const int64_t ahead = kernels::prefetch_distance(rows.row_bytes);
-    std::vector<char> buffer(std::min(bytes, kChunkBytes) + rows.row_bytes);
-    size_t size = 0;
+    std::string buffer;
+    buffer.reserve(std::min(bytes, kChunkBytes) + rows.row_bytes);
     for (int64_t i = 0; i < rows.count; ++i) {
       if (i + ahead < rows.count) {
         kernels::prefetch_row(rows.data, rows.row_bytes, rows.rows[i + ahead]);
       }
-      std::memcpy(
-          buffer.data() + size,
-          rows.data + rows.rows[i] * rows.row_bytes,
-          rows.row_bytes);
-      size += rows.row_bytes;
-      if (size >= kChunkBytes) {
+      buffer.append(rows.data + rows.rows[i] * rows.row_bytes, rows.row_bytes);
+      if (buffer.size() >= kChunkBytes) {
         // All chunks except the last are written whole.
-        const size_t ready = size / kChunkBytes * kChunkBytes;
+        const size_t ready = buffer.size() / kChunkBytes * kChunkBytes;
         write_chunks(file, {buffer.data(), ready}, entry);
-        size -= ready;
-        std::memmove(buffer.data(), buffer.data() + ready, size);
+        buffer.erase(0, ready);
       }
     }
-    write_chunks(file, {buffer.data(), size}, entry);
+    write_chunks(file, buffer, entry);
     disk_.sync(file);
   }
 
@@ -168,32 +163,11 @@ RowBytes bytes_of_list(const auto& values) {
       .count = size_of(values)};
 }
 
-template <class T>
-std::string_view bytes_of(const std::vector<T>& values) {
-  return {
-      reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
 // The numbers of an int64 tensor as a vector.
 template <class T>
 std::vector<T> numbers_of(const at::Tensor& values) {
   const auto* first = values.const_data_ptr<int64_t>();
   return {first, first + values.numel()};
-}
-
-// The tensors of a table, those of its keys included.
-std::vector<ManifestTensor*> tensors_of(ManifestTable& table) {
-  std::vector<ManifestTensor*> tensors;
-  for (ManifestTensor& tensor : table.tensors) {
-    tensors.push_back(&tensor);
-  }
-  if (table.keys && table.keys->sketch) {
-    tensors.push_back(&*table.keys->sketch);
-  }
-  if (table.keys && table.keys->removed) {
-    tensors.push_back(&*table.keys->removed);
-  }
-  return tensors;
 }
 
 // The content of one data file, and its entry in the manifest.
@@ -294,13 +268,9 @@ class TableWriter {
     const uint32_t* rows = nullptr;
     int64_t count = table_.rows.count;
     kernels::RowNumbers numbers = table_.rows.numbers;
-    if (entry_.keys) {
-      rows = keys_.rows.data();
-      count = size_of(keys_.rows);
-      numbers = {.first = first_};
-    } else if (entry_.touched) {
-      rows = touched_.data();
-      count = size_of(touched_);
+    if (entry_.keys || entry_.touched) {
+      rows = entry_.keys ? keys_.rows.data() : touched_.data();
+      count = entry_.keys ? size_of(keys_.rows) : size_of(touched_);
       numbers = {.first = first_};
     }
     size_t next = 0;
@@ -326,12 +296,12 @@ class TableWriter {
     if (entry_.keys->sketch) {
       add(*entry_.keys->sketch,
           bytes_of_list(sketch_),
-          {.first = first_counter_});
+          {.first = before_.counters});
     }
     if (entry_.keys->removed) {
       add(*entry_.keys->removed,
           bytes_of_list(removed_),
-          {.first = first_removed_});
+          {.first = before_.removed});
     }
   }
 
@@ -347,19 +317,20 @@ class TableWriter {
         .count = gradients.rows.numel(),
         .rows = {.name = prefix + "rows"},
         .sums = {.name = prefix + "sums"}};
-    files.write_bytes(
-        part.rows, bytes_of(numbers_of<uint32_t>(gradients.rows)));
+    files.write_rows(
+        part.rows, bytes_of_list(numbers_of<uint32_t>(gradients.rows)));
     if (table_.key_rows != nullptr) {
       part.collected = {
           .count = gradients.keys.numel(),
           .dropped = gradients.dropped,
           .keys = {.name = prefix + "keys"},
           .counts = {.name = prefix + "counts"}};
-      files.write_bytes(
-          part.collected->keys, bytes_of(numbers_of<int64_t>(gradients.keys)));
-      files.write_bytes(
+      files.write_rows(
+          part.collected->keys,
+          bytes_of_list(numbers_of<int64_t>(gradients.keys)));
+      files.write_rows(
           part.collected->counts,
-          bytes_of(numbers_of<uint32_t>(gradients.counts)));
+          bytes_of_list(numbers_of<uint32_t>(gradients.counts)));
     }
     files.write_bytes(
         part.sums,
@@ -371,18 +342,19 @@ class TableWriter {
   // Adds the files in the entry of another rank.
   void merge(ManifestTable other) {
     const auto move_parts = [](auto& from, auto& to) {
-      to.insert(
-          to.end(),
-          std::make_move_iterator(from.begin()),
-          std::make_move_iterator(from.end()));
+      std::ranges::move(from.parts, std::back_inserter(to.parts));
     };
-    const std::vector<ManifestTensor*> from = tensors_of(other);
-    const std::vector<ManifestTensor*> to = tensors_of(entry_);
-    for (size_t i = 0; i < from.size(); ++i) {
-      move_parts(from[i]->parts, to[i]->parts);
+    for (size_t i = 0; i < other.tensors.size(); ++i) {
+      move_parts(other.tensors[i], entry_.tensors[i]);
+    }
+    if (other.keys && other.keys->sketch) {
+      move_parts(*other.keys->sketch, *entry_.keys->sketch);
+    }
+    if (other.keys && other.keys->removed) {
+      move_parts(*other.keys->removed, *entry_.keys->removed);
     }
     if (other.accumulated) {
-      move_parts(other.accumulated->parts, entry_.accumulated->parts);
+      move_parts(*other.accumulated, *entry_.accumulated);
     }
   }
 
@@ -396,8 +368,9 @@ class TableWriter {
     for (uint32_t& row : rows) {
       row += static_cast<uint32_t>(table_.rows.numbers.first);
     }
-    for (const std::string& of_rank :
-         state_.ranks->gather(std::string(bytes_of(rows)))) {
+    const RowBytes own = bytes_of_list(rows);
+    for (const std::string& of_rank : state_.ranks->gather(
+             std::string(own.data, own.count * own.row_bytes))) {
       all_touched_ += of_rank;
     }
   }
@@ -438,7 +411,7 @@ class TableWriter {
     }
     const std::vector<int64_t> counts =
         state_.ranks->all_gather(is_known ? size_of(touched_) : int64_t{-1});
-    if (*std::min_element(counts.begin(), counts.end()) < 0) {
+    if (std::ranges::min(counts) < 0) {
       return;
     }
     const auto own = counts.begin() + state_.ranks->rank();
@@ -472,10 +445,9 @@ class TableWriter {
 
     const std::vector<RankKeys> all = gather_from_ranks(own, *state_.ranks);
     RankKeys total{.knows_changes = true, .has_new_sketch = false};
-    RankKeys before;  // of the ranks before this rank
     for (size_t rank = 0; rank < all.size(); ++rank) {
       if (static_cast<int64_t>(rank) == state_.ranks->rank()) {
-        before = total;
+        before_ = total;
       }
       total.keys += all[rank].keys;
       total.changed += all[rank].changed;
@@ -489,9 +461,7 @@ class TableWriter {
     }
     // If all keys have changed, a list of removed ones would only make the checkpoint larger.
     const bool is_increment = total.knows_changes && total.changed < total.keys;
-    first_ = is_increment ? before.changed : before.keys;
-    first_removed_ = before.removed;
-    first_counter_ = before.counters;
+    first_ = is_increment ? before_.changed : before_.keys;
     for (ManifestTensor& tensor : entry_.tensors) {
       tensor.shape[0] = is_increment ? total.changed : total.keys;
     }
@@ -539,11 +509,9 @@ class TableWriter {
   // The state of the keys now, if the next checkpoint may be an increment.
   std::optional<KeySnapshot> snapshot_;
 
-  // The positions of the first touched row or key, the first removed key and the first
-  // counter of this rank among those of all ranks.
+  // The position of the first touched row or key of this rank among those of all ranks.
   int64_t first_ = 0;
-  int64_t first_removed_ = 0;
-  int64_t first_counter_ = 0;
+  RankKeys before_;  // of the ranks before this one
 };
 
 // Writes one checkpoint. All ranks write their rows. Only rank 0 prepares the directory,

@@ -14,11 +14,7 @@
 
 namespace tessera {
 
-namespace {
-
 namespace fs = std::filesystem;
-
-}  // namespace
 
 void Disk::check(
     bool is_done,
@@ -51,15 +47,15 @@ OutputFile Disk::create(const fs::path& path) {
 }
 
 void Disk::write(OutputFile& file, const void* data, size_t size) {
-  check(file.descriptor().write(data, size), "write to", file.path());
+  check(file.descriptor.write(data, size), "write to", file.path);
 #ifdef __linux__
   // Start to write to the disk now, so that sync() has little to wait for.
-  ::sync_file_range(file.descriptor().number(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  ::sync_file_range(file.descriptor.number(), 0, 0, SYNC_FILE_RANGE_WRITE);
 #endif
 }
 
 void Disk::sync(OutputFile& file) {
-  check(file.descriptor().sync(), "write to", file.path());
+  check(file.descriptor.sync(), "write to", file.path);
 }
 
 void Disk::sync_directory(const fs::path& path) {

@@ -12,21 +12,9 @@
 namespace tessera {
 
 /// A file that is open for writing.
-class OutputFile {
- public:
-  OutputFile(std::filesystem::path path, FileDescriptor descriptor)
-      : path_(std::move(path)), descriptor_(std::move(descriptor)) {}
-
-  const std::filesystem::path& path() const {
-    return path_;
-  }
-  const FileDescriptor& descriptor() const {
-    return descriptor_;
-  }
-
- private:
-  std::filesystem::path path_;
-  FileDescriptor descriptor_;
+struct OutputFile {
+  std::filesystem::path path;
+  FileDescriptor descriptor;
 };
 
 /// The steps by which a checkpoint reaches the disk. They are virtual so that tests can

@@ -60,12 +60,12 @@ class RecordingDisk : public Disk {
   void write(OutputFile& file, const void* data, size_t size) override {
     begin("write");
     Disk::write(file, data, size);
-    find(file.path()).live_bytes.append(static_cast<const char*>(data), size);
+    find(file.path).live_bytes.append(static_cast<const char*>(data), size);
   }
   void sync(OutputFile& file) override {
     begin("sync");
     Disk::sync(file);
-    Node& node = find(file.path());
+    Node& node = find(file.path);
     node.durable_bytes = node.live_bytes;
   }
   void sync_directory(const fs::path& path) override {

@@ -474,7 +474,7 @@ TEST(ShardedSaveTest, AnIncrementIsSmallAndLoads) {
 class FailingDisk : public Disk {
  public:
   void sync(OutputFile& file) override {
-    TORCH_CHECK(!is_last(), "can't sync ", file.path().string());
+    TORCH_CHECK(!is_last(), "can't sync ", file.path.string());
     Disk::sync(file);
   }
 };
