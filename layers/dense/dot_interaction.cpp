@@ -4,18 +4,15 @@
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include "layers/dense/joined_inputs.h"
-#include "layers/dense/matrix.h"
+#include "layers/dense/row_blocks.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <ATen/ops/tril_indices.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
@@ -57,28 +54,6 @@ at::Tensor positions_of_pairs(
   return rows_columns.select(0, 0) * features + rows_columns.select(0, 1);
 }
 
-// Returns [features * features]: for each pair (i, j), the column of the result that holds
-// it. (j, i) has the same column. If the result has no diagonal, the pairs (i, i) have
-// arbitrary columns.
-at::Tensor columns_of_positions(
-    int64_t features,
-    const DotInteractionOptions& options,
-    at::Device device) {
-  const at::Tensor numbers =
-      at::arange(features, at::device(device).dtype(at::kLong));
-  const at::Tensor larger = at::maximum(numbers.unsqueeze(1), numbers);
-  const at::Tensor smaller = at::minimum(numbers.unsqueeze(1), numbers);
-  if (options.skip_gather) {
-    return (larger * features + smaller).flatten();
-  }
-  const at::Tensor begin =
-      (larger * (options.self_interaction ? larger + 1 : larger - 1))
-          .div(2, "floor");
-  const int64_t last =
-      std::max<int64_t>(count_of_pairs(features, options), 1) - 1;
-  return (begin + smaller).clamp_max(last).flatten();
-}
-
 // The number of features in a leaf [batch, dim] or [batch, n, dim].
 int64_t count_of_leaf(const at::Tensor& leaf) {
   return leaf.dim() == 2 ? 1 : leaf.size(1);
@@ -88,42 +63,15 @@ at::Tensor dots_by_operators(
     at::TensorList leaves,
     const DotInteractionOptions& options) {
   const at::Tensor x = joined_features(leaves);
+  if (count_of_pairs(x.size(1), options) == 0) {
+    return x.flatten(1).narrow(
+        1, 0, 0);  // its gradient is 0 for infinities, too
+  }
   const at::Tensor dots = at::bmm(x, x.transpose(1, 2));
   return options.skip_gather
       ? dots.tril(options.self_interaction ? 0 : -1).flatten(1)
       : dots.flatten(1).index_select(
             1, positions_of_pairs(x.size(1), options, x.device()));
-}
-
-// Let S be the sum of the gradient of the matrix and its transpose. Then the gradient of
-// the features is S x. That is one batched product, and autograd would compute two.
-std::vector<at::Tensor> gradients_by_product(
-    at::TensorList leaves,
-    const at::Tensor& gradient,
-    const DotInteractionOptions& options) {
-  const at::Tensor x = joined_features(leaves);
-  const int64_t features = x.size(1);
-  const auto split = [&](const at::Tensor& all) {
-    std::vector<at::Tensor> gradients;
-    int64_t begin = 0;
-    for (const at::Tensor& leaf : leaves) {
-      const int64_t count = count_of_leaf(leaf);
-      gradients.push_back(
-          leaf.dim() == 2 ? all.select(1, begin) : all.narrow(1, begin, count));
-      begin += count;
-    }
-    return gradients;
-  };
-  if (gradient.size(1) == 0) {
-    return split(at::zeros_like(x));
-  }
-  const at::Tensor both =
-      gradient
-          .index_select(1, columns_of_positions(features, options, x.device()))
-          .unflatten(1, {features, features});
-  // (i, i) counts twice, as a row and as a column.
-  both.diagonal(0, 1, 2).mul_(options.self_interaction ? 2 : 0);
-  return split(at::bmm(both, x));
 }
 
 // The kernels take float32 on the CPU. A trace can't record them.
@@ -137,7 +85,8 @@ bool has_kernel(at::TensorList leaves, const DotInteractionOptions& options) {
 }
 
 template <class Float>
-std::vector<kernels::FeatureRows<Float>> rows_of(at::TensorList leaves) {
+std::vector<kernels::FeatureRows<Float>> rows_of_features(
+    at::TensorList leaves) {
   std::vector<kernels::FeatureRows<Float>> rows;
   for (const at::Tensor& leaf : leaves) {
     Float* first = nullptr;
@@ -176,7 +125,7 @@ void run_kernel(
 at::Tensor dots_by_kernel(
     at::TensorList leaves,
     const DotInteractionOptions& options) {
-  const auto features = rows_of<const float>(leaves);
+  const auto features = rows_of_features<const float>(leaves);
   const auto count = static_cast<int64_t>(features.size());
   const int64_t batch = leaves[0].size(0);
   at::Tensor dots =
@@ -196,12 +145,11 @@ std::vector<at::Tensor> gradients_by_kernel(
     at::TensorList leaves,
     const at::Tensor& gradient,
     const DotInteractionOptions& options) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& leaf : leaves) {
-    gradients.push_back(empty_in_step_memory(leaf.sizes()));
-  }
-  const auto features = rows_of<const float>(leaves);
-  const auto outputs = rows_of<float>(gradients);
+  const auto gradients = c10::fmap(leaves, [](const at::Tensor& leaf) {
+    return empty_in_step_memory(leaf.sizes());
+  });
+  const auto features = rows_of_features<const float>(leaves);
+  const auto outputs = rows_of_features<float>(gradients);
   const at::Tensor dots =
       gradient.stride(1) == 1 ? gradient : gradient.contiguous();
   run_kernel(
@@ -234,8 +182,6 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
     const variable_list leaves = context->get_saved_variables();
     const DotInteractionOptions options{
         .self_interaction = context->saved_data["self_interaction"].toBool(),
@@ -245,7 +191,12 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
         gradients[0].numel() > 0 && !at::GradMode::is_enabled();
     variable_list result = uses_kernel
         ? gradients_by_kernel(leaves, gradients[0], options)
-        : gradients_by_product(leaves, gradients[0], options);
+        : gradients_by_operators(
+              leaves,
+              [&](at::TensorList sources) {
+                return dots_by_operators(sources, options);
+              },
+              gradients[0]);
     result.emplace_back();  // the options have no gradient
     return result;
   }
