@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,17 +36,14 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
 
 Nest<PartialShape> ConcatenateImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  PartialShape output{std::nullopt, 0};
-  bool is_first = true;
+  PartialShape output{1, 0};
+  bool has_input = false;
   for (const auto& [path, shape] : input_shapes) {
     TESSERA_CHECK_VALUE(
         !shape.empty(),
         "[Concatenate '{}'] expected a shape with a batch dimension, but got []. Pass [batch, ...].",
         shorten(path));
-    if (is_first) {
-      output[0] = shape[0];
-    }
-    is_first = false;
+    has_input = true;
     merge_batch(output[0], shape[0], path, kClassName);
     std::optional<int64_t> width = 1;
     for (size_t i = 1; i < shape.size(); ++i) {
@@ -58,7 +54,7 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
         output[1] && width ? std::optional(*output[1] + *width) : std::nullopt;
   }
   TESSERA_CHECK_VALUE(
-      !is_first,
+      has_input,
       "[Concatenate] expected one activation or more, but got an empty nest. Pass at least one.");
   return output;
 }

@@ -66,21 +66,6 @@ class Columns {
   std::vector<std::pair<int64_t, int64_t>> ranges_;  // begin and count
 };
 
-// Sets `known` to `size` if it is not known yet, and checks that both agree.
-void merge_dims(
-    std::optional<int64_t>& known,
-    const std::optional<int64_t>& size,
-    const std::string& path,
-    const std::string& class_name) {
-  TESSERA_CHECK_VALUE(
-      !known || !size || *known == *size,
-      "[{}] all features must have the same dim, but this one has {} and an earlier one {}. Project them to the same size.",
-      input_name(path, class_name),
-      size.value_or(0),
-      known.value_or(0));
-  known = known ? known : size;
-}
-
 }  // namespace
 
 std::string input_name(const std::string& path, const std::string& class_name) {
@@ -264,8 +249,7 @@ at::Tensor compute(const JoinedProduct& product) {
 PartialShape shape_of_features(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name) {
-  bool is_first = true;
-  std::optional<int64_t> batch;
+  std::optional<int64_t> batch = 1;
   std::optional<int64_t> dim;
   std::optional<int64_t> count = 0;
   for (const auto& [path, shape] : input_shapes) {
@@ -274,10 +258,14 @@ PartialShape shape_of_features(
         "[{}] expected a feature [batch, dim] or features [batch, n, dim], but got {}. Reshape it.",
         input_name(path, class_name),
         to_string(shape));
-    batch = is_first ? shape.front() : batch;
-    is_first = false;
     merge_batch(batch, shape.front(), path, class_name);
-    merge_dims(dim, shape.back(), path, class_name);
+    TESSERA_CHECK_VALUE(
+        !dim || !shape.back() || *dim == *shape.back(),
+        "[{}] all features must have the same dim, but this one has {} and an earlier one {}. Project them to the same size.",
+        input_name(path, class_name),
+        shape.back().value_or(0),
+        dim.value_or(0));
+    dim = dim ? dim : shape.back();
     const std::optional<int64_t> own =
         shape.size() == 2 ? std::optional<int64_t>(1) : shape[1];
     count = count && own ? std::optional(*count + *own) : std::nullopt;

@@ -8,11 +8,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
@@ -93,12 +93,6 @@ at::Tensor result_by_operators(
   return x;
 }
 
-// The forward pass keeps these tensors of a layer for the backward pass.
-struct SavedCross {
-  at::Tensor projected;  // x_i u_i: [rows, rank]
-  at::Tensor factor;  // factor_{i+1}: [rows, dim]
-};
-
 // Returns x0, or memory for it that compute() fills.
 at::Tensor make_x0(const variable_list& inputs, int64_t dim) {
   return inputs.size() == 1 ? inputs[0]
@@ -114,13 +108,13 @@ void copy_rows(const ConstMatrix& from, const MutableMatrix& to) {
   }
 }
 
-// Computes all layers. Joins several inputs in `x0`. Sets an element of `saved` for each
-// layer, unless `saved` is empty.
+// Computes all layers. Joins several inputs in `x0`. Unless `saved` is empty, it gets two
+// tensors of each layer for the backward pass: x_i u_i [rows, rank] and factor_{i+1} [rows, dim].
 at::Tensor compute(
     const variable_list& inputs,
     const std::vector<LowRankCross>& layers,
     const at::Tensor& x0,
-    std::vector<SavedCross>& saved) {
+    variable_list& saved) {
   struct Layer {
     ConstMatrix u;
     ConstMatrix v;
@@ -141,11 +135,10 @@ at::Tensor compute(
          layer.bias.defined() ? layer.bias.const_data_ptr<float>() : nullptr});
     rank = std::max(rank, layer.u.size(1));
     if (keeps) {
-      saved[i] = {
-          empty_in_step_memory({rows, layer.u.size(1)}),
-          empty_in_step_memory({rows, dim})};
-      stack[i].projected = mutable_matrix_of(saved[i].projected);
-      stack[i].factor = mutable_matrix_of(saved[i].factor);
+      saved[2 * i] = empty_in_step_memory({rows, layer.u.size(1)});
+      saved[2 * i + 1] = empty_in_step_memory({rows, dim});
+      stack[i].projected = mutable_matrix_of(saved[2 * i]);
+      stack[i].factor = mutable_matrix_of(saved[2 * i + 1]);
     }
   }
   const at::Tensor result = empty_in_step_memory({rows, dim});
@@ -212,8 +205,8 @@ at::Tensor compute(
 // 1.18 times as long.
 class CrossGradients {
  public:
-  // `saved` has the tensors of each layer's SavedCross. `gradient` is contiguous. Unless
-  // `is_training`, run() computes only the gradient of x0.
+  // compute() has set `saved`. `gradient` is contiguous. Unless `is_training`, run() computes
+  // only the gradient of x0.
   CrossGradients(
       const at::Tensor& x0,
       const std::vector<LowRankCross>& layers,
@@ -423,13 +416,10 @@ struct Crosses : torch::autograd::Function<Crosses> {
         unflatten(tensors.slice(num_inputs));
     const variable_list inputs = tensors.slice(0, num_inputs).vec();
     const at::Tensor x0 = make_x0(inputs, layers[0].u.size(0));
-    std::vector<SavedCross> saved(layers.size());
+    variable_list saved(2 * layers.size());
     const at::Tensor result = compute(inputs, layers, x0, saved);
     variable_list saved_tensors = tensors.vec();
-    for (const SavedCross& layer : saved) {
-      saved_tensors.insert(
-          saved_tensors.end(), {layer.projected, layer.factor});
-    }
+    saved_tensors.insert(saved_tensors.end(), saved.begin(), saved.end());
     if (num_inputs > 1) {
       saved_tensors.push_back(x0);
     }
@@ -447,8 +437,9 @@ struct Crosses : torch::autograd::Function<Crosses> {
     const size_t num_inputs = context->saved_data["inputs"].toInt();
     const at::TensorList all(saved_tensors);
     const at::TensorList tensors = all.slice(0, count);
+    const at::Tensor gradient = gradients[0].resolve_neg();
     variable_list result;
-    if (at::GradMode::is_enabled()) {
+    if (at::GradMode::is_enabled() || !is_plain_float32(gradient)) {
       result = gradients_by_operators(
           tensors,
           [&](at::TensorList sources) {
@@ -456,17 +447,13 @@ struct Crosses : torch::autograd::Function<Crosses> {
                 at::cat(sources.slice(0, num_inputs), 1),
                 unflatten(sources.slice(num_inputs)));
           },
-          gradients[0]);
+          gradient);
     } else {
-      // A tensor of zeros may have no memory.
-      const at::Tensor gradient = gradients[0]._is_zerotensor()
-          ? at::zeros(gradients[0].sizes(), at::kFloat)
-          : gradients[0].resolve_neg().contiguous();
       result = CrossGradients(
                    num_inputs == 1 ? tensors[0] : all.back(),
                    unflatten(tensors.slice(num_inputs)),
                    all.slice(count),
-                   gradient,
+                   gradient.contiguous(),
                    context->needs_input_grad(
                        {torch::autograd::IndexRange(num_inputs, count)}))
                    .run(tensors.slice(0, num_inputs));
@@ -510,10 +497,7 @@ bool has_low_rank_crosses(
 at::Tensor low_rank_crosses(
     const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers) {
-  variable_list rows;
-  for (const at::Tensor& input : inputs) {
-    rows.push_back(rows_of(input));
-  }
+  variable_list rows = c10::fmap(inputs, rows_of);
   if (rows.size() == 1) {
     rows[0] = rows[0].contiguous();  // the only input is x0 itself
   }
@@ -525,7 +509,7 @@ at::Tensor low_rank_crosses(
     result = Crosses::apply(
         at::TensorList(tensors), static_cast<int64_t>(rows.size()));
   } else {
-    std::vector<SavedCross> none;
+    variable_list none;
     result = compute(
         rows, unflatten(parameters), make_x0(rows, layers[0].u.size(0)), none);
   }

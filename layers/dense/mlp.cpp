@@ -18,15 +18,6 @@
 
 namespace tessera {
 
-namespace {
-
-// Returns whether mlp_blocks() can compute the activation.
-bool is_relu_or_linear(Activation activation) {
-  return activation == Activation::kRelu || activation == Activation::kLinear;
-}
-
-}  // namespace
-
 MLPImpl::MLPImpl(MLPOptions options) : LayerImpl(std::move(options)) {
   constexpr size_t kMaxLayers = 1024;
   const std::vector<int64_t>& units = this->options().units;
@@ -35,7 +26,7 @@ MLPImpl::MLPImpl(MLPOptions options) : LayerImpl(std::move(options)) {
       "[MLP] units must have 1 to {} sizes, but got {}. Set them to the widths of the layers.",
       kMaxLayers,
       units.size());
-  const auto smallest = std::min_element(units.begin(), units.end());
+  const auto smallest = std::ranges::min_element(units);
   TESSERA_CHECK_VALUE(
       *smallest >= 1,
       "[MLP] units[{}] must be >= 1, but got {}. Set it to the width of that layer.",
@@ -109,13 +100,14 @@ std::vector<DenseLayer> MLPImpl::dense_layers(
     const JoinedProduct& first) const {
   std::vector<DenseLayer> layers;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    if (!is_relu_or_linear(activation_of(i))) {
+    const Activation activation = activation_of(i);
+    if (activation != Activation::kRelu && activation != Activation::kLinear) {
       return {};
     }
     layers.push_back(
         {.weight = layers_[i]->weight,
          .bias = layers_[i]->bias,
-         .has_relu = activation_of(i) == Activation::kRelu});
+         .has_relu = activation == Activation::kRelu});
   }
   layers[0].weight = first.weight;
   layers[0].bias = first.bias.defined() ? first.bias.flatten() : first.bias;

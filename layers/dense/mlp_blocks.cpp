@@ -6,6 +6,7 @@
 #include "src/common/step_memory.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
@@ -122,21 +123,15 @@ void for_each_input(const std::vector<ConstMatrix>& inputs, Visit&& visit) {
   }
 }
 
-std::vector<at::Tensor> transposed_weights(const Stack& stack) {
-  std::vector<at::Tensor> weights;
-  for (const DenseLayer& layer : stack.layers) {
-    weights.push_back(transposed(layer.weight));
-  }
-  return weights;
-}
-
 // Computes the layers for blocks of rows.
 class ForwardPass {
  public:
   explicit ForwardPass(const Stack& stack)
       : stack_(stack),
         inputs_(matrices_of(stack.inputs)),
-        transposed_(transposed_weights(stack)),
+        transposed_(c10::fmap(
+            stack.layers,
+            [](const auto& layer) { return transposed(layer.weight); })),
         weights_(matrices_of(transposed_)) {}
 
   // Computes a layer for the rows of a block. `below` is the output of the layer below,
@@ -481,10 +476,7 @@ bool has_mlp_blocks(
 at::Tensor mlp_blocks(
     const std::vector<at::Tensor>& inputs,
     const std::vector<DenseLayer>& layers) {
-  Stack stack;
-  for (const at::Tensor& input : inputs) {
-    stack.inputs.push_back(rows_of(input));
-  }
+  Stack stack{.inputs = c10::fmap(inputs, rows_of)};
   for (const DenseLayer& layer : layers) {
     stack.layers.push_back(
         {.weight = layer.weight.contiguous(),

@@ -8,6 +8,7 @@
 #include "src/common/check.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/functional.h>
 
 #include <algorithm>
 #include <string>
@@ -99,10 +100,8 @@ at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
     inputs = {joined(inputs)};  // the kernels need one dtype
   }
   build_on_first_call(x0);
-  std::vector<LowRankCross> crosses;
-  for (const Cross& layer : layers_) {
-    crosses.push_back(parameters_of(*layer));
-  }
+  const auto crosses = c10::fmap(
+      layers_, [](const Cross& layer) { return parameters_of(*layer); });
   if (!crosses.empty()) {
     check_columns(inputs, crosses[0].u.size(0), kClassName);
   }
