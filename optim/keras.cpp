@@ -51,8 +51,7 @@ const KerasClass& find_class(
       is_tpu && std::ranges::find(all, name, &KerasClass::name) != all.end();
   TESSERA_CHECK_VALUE(
       false,
-      "[{}] class_name must be one of {}{}, but got '{}'. {}",
-      kWhere,
+      "[translate_keras_optimizer] class_name must be one of {}{}, but got '{}'. {}",
       join_names(usable, &KerasClass::name),
       is_tpu ? " with Fidelity::kTpu" : "",
       shorten(name),
@@ -92,8 +91,7 @@ OptimizerSpec translate_name(const std::string& name) {
   });
   TESSERA_CHECK_VALUE(
       named,
-      "[{}] the optimizer's name must be one of {}, but got '{}'. Use one of them, the JSON of a Keras optimizer, or a native spec such as optim::Adam.",
-      kWhere,
+      "[translate_keras_optimizer] the optimizer's name must be one of {}, but got '{}'. Use one of them, the JSON of a Keras optimizer, or a native spec such as optim::Adam.",
       join_names(names),
       shorten(name));
   return *named;
@@ -159,8 +157,7 @@ OptimizerSpec translate_keras_optimizer(
 OptimizerSpec translate_keras_optimizer(const char* text, Fidelity fidelity) {
   TESSERA_CHECK_VALUE(
       text != nullptr,
-      "[{}] expected a name or JSON, but got a null pointer. Pass a name such as 'adam'.",
-      kWhere);
+      "[translate_keras_optimizer] expected a name or JSON, but got a null pointer. Pass a name such as 'adam'.");
   return translate_keras_optimizer(std::string(text), fidelity);
 }
 

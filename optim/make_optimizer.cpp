@@ -9,21 +9,6 @@
 
 namespace tessera::optim {
 
-namespace {
-
-void check_parameter(const at::Tensor& parameter, size_t index) {
-  const bool is_leaf = parameter.defined() && parameter.is_leaf();
-  TESSERA_CHECK_VALUE(
-      is_leaf && at::isFloatingType(parameter.scalar_type()),
-      "[make_optimizer] parameter {} must be a leaf tensor of a floating-point type, but is {}. Pass tensors such as the parameters() of a model.",
-      index,
-      !parameter.defined() ? "undefined"
-          : !is_leaf       ? "the result of an operation"
-                           : c10::toString(parameter.scalar_type()));
-}
-
-}  // namespace
-
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     std::vector<SpecGroup> groups) {
   TESSERA_CHECK_VALUE(
@@ -39,9 +24,17 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
         !group.parameters.empty(),
         "[make_optimizer] parameters must not be empty. Pass tensors such as the parameters() of a model.");
     for (size_t i = 0; i < group.parameters.size(); ++i) {
-      check_parameter(group.parameters[i], i);
+      const at::Tensor& parameter = group.parameters[i];
+      const bool is_leaf = parameter.defined() && parameter.is_leaf();
       TESSERA_CHECK_VALUE(
-          seen.insert(group.parameters[i].unsafeGetTensorImpl()).second,
+          is_leaf && at::isFloatingType(parameter.scalar_type()),
+          "[make_optimizer] parameter {} must be a leaf tensor of a floating-point type, but is {}. Pass tensors such as the parameters() of a model.",
+          i,
+          !parameter.defined() ? "undefined"
+              : !is_leaf       ? "the result of an operation"
+                               : c10::toString(parameter.scalar_type()));
+      TESSERA_CHECK_VALUE(
+          seen.insert(parameter.unsafeGetTensorImpl()).second,
           "[make_optimizer] each parameter must be given once, but parameter {} is given twice. Remove one of them, because a step updates a parameter once.",
           i);
     }

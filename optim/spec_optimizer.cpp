@@ -7,6 +7,7 @@
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/full.h>
@@ -176,17 +177,16 @@ struct SpecOptimizer::Update {
 
   // Returns updated copies of the touched rows.
   TensorRows compute() const {
-    TensorRows touched;
-    if (is_sparse()) {
-      touched = gather_rows(rows, ids());
-      update_rows(spec, context, gradient._values(), touched, where);
-      return touched;
-    }
-    touched.weights = rows.weights.clone();
-    for (const at::Tensor& slot : rows.slots) {
-      touched.slots.push_back(slot.clone());
-    }
-    update_rows(spec, context, gradient, touched, where);
+    const auto clone = [](const at::Tensor& values) { return values.clone(); };
+    TensorRows touched = is_sparse()
+        ? gather_rows(rows, ids())
+        : TensorRows{clone(rows.weights), c10::fmap(rows.slots, clone)};
+    update_rows(
+        spec,
+        context,
+        is_sparse() ? gradient._values() : gradient,
+        touched,
+        where);
     return touched;
   }
 
@@ -331,10 +331,9 @@ SpecOptimizer::Update SpecOptimizer::update_of(
 std::vector<SpecOptimizer::Update> SpecOptimizer::plan_updates() {
   std::vector<Update> updates;
   std::set<const void*> seen;
-  std::vector<LearningRate> sources;
-  for (const auto& group : param_groups_) {
-    sources.push_back(learning_rate_of(spec_of(group)));
-  }
+  const auto sources = c10::fmap(param_groups_, [](const auto& group) {
+    return LearningRate(learning_rate_of(spec_of(group)));
+  });
   LearningRateReader learning_rates(learning_rate_tags(sources), *passes_);
   const bool is_step = has_gradients();
   for (size_t g = 0; g < param_groups_.size(); ++g) {

@@ -92,12 +92,6 @@ at::Tensor load_sum(
 
 // What was read from an archive, and the reasons why it does not fit.
 struct SpecOptimizer::Loaded {
-  struct Parameter {
-    at::Tensor parameter = {};
-    std::vector<at::Tensor> slots = {};
-    at::Tensor sum = {};
-  };
-
   struct Rate {
     size_t group = 0;
     double value = 0.0;
@@ -106,7 +100,7 @@ struct SpecOptimizer::Loaded {
 
   int64_t passes = 0;
   std::vector<Rate> rates = {};
-  std::vector<Parameter> parameters = {};
+  std::vector<std::pair<at::Tensor, std::unique_ptr<State>>> parameters = {};
   bool misses_sums = false;
   std::string problems = {};
 
@@ -180,8 +174,8 @@ bool SpecOptimizer::read_parameter(
   const at::Tensor& own = param_groups_[group].params()[parameter];
   const OptimizerSpec& spec = spec_of(param_groups_[group]);
   const std::string where = where_of(group, parameter);
-  Loaded::Parameter& read = loaded.parameters.emplace_back();
-  read.parameter = own;
+  State& read =
+      *loaded.parameters.emplace_back(own, std::make_unique<State>()).second;
   bool has_earlier = false;
   bool all_fit = true;
   for (const SlotSpec& slot : slots_of(spec)) {
@@ -221,9 +215,9 @@ bool SpecOptimizer::read_parameter(
       steps,
       saved_steps.isInt() ? std::to_string(saved_steps.toInt())
                           : "an unknown number of steps");
-  read.sum = load_sum(archive, own);
+  *read.sum = load_sum(archive, own);
   loaded.expect(
-      read.sum.defined(),
+      read.sum->defined(),
       "{} the collected gradient must be {}, but the archive has none of that type and shape",
       where,
       describe(own.scalar_type(), own.sizes()));
@@ -309,7 +303,7 @@ SpecOptimizer::Loaded SpecOptimizer::read(
 }
 
 void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
-  const Loaded loaded = read(archive);
+  Loaded loaded = read(archive);
   for (auto& group : param_groups_) {
     static_cast<SpecOptimizerOptions&>(group.options()).reset_lr();
   }
@@ -338,16 +332,14 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
         "zeros.");
   }
   state_.clear();
-  for (const Loaded::Parameter& read : loaded.parameters) {
-    auto state = std::make_unique<State>();
-    for (const at::Tensor& value : read.slots) {
+  for (auto& [parameter, state] : loaded.parameters) {
+    for (at::Tensor& slot : state->slots) {
       // A copy, because in a damaged archive, the storage may be larger than the tensor, and
       // the next save() would write all of it.
-      state->slots.push_back(value.to(
-          read.parameter.options(), /*non_blocking=*/false, /*copy=*/true));
+      slot =
+          slot.to(parameter.options(), /*non_blocking=*/false, /*copy=*/true);
     }
-    *state->sum = read.sum;
-    state_[read.parameter.unsafeGetTensorImpl()] = std::move(state);
+    state_[parameter.unsafeGetTensorImpl()] = std::move(state);
   }
 }
 

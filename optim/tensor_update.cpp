@@ -7,6 +7,7 @@
 #include "optim/optimizer_definition.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 
 #include <variant>
@@ -63,11 +64,10 @@ void convert_earlier_slots(
 
 TensorRows gather_rows(const TensorRows& rows, const at::Tensor& ids) {
   const at::NoGradGuard no_grad;
-  TensorRows gathered{.weights = rows.weights.index_select(0, ids)};
-  for (const Tensor& slot : rows.slots) {
-    gathered.slots.push_back(slot.index_select(0, ids));
-  }
-  return gathered;
+  const auto gather = [&](const Tensor& from) {
+    return from.index_select(0, ids);
+  };
+  return {gather(rows.weights), c10::fmap(rows.slots, gather)};
 }
 
 void scatter_rows(
