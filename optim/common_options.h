@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/learning_rate.h>
-#include <tessera/optim/optimizer.h>
-#include <tessera/optim/slot_creation.h>
+#include <tessera/optim/optimizers.h>
 
-#include "src/kernels/kernels.h"
-
-#include <cstdint>
-#include <optional>
-#include <string>
+#include <variant>
 
 namespace tessera::optim {
 
@@ -17,14 +11,7 @@ namespace tessera::optim {
 /// the spec, which must live longer.
 struct CommonOptions {
   const LearningRate& learning_rate;
-  bool use_gradient_accumulation;
-  std::optional<double> clip_weight_min;
-  std::optional<double> clip_weight_max;
-  std::optional<double> clip_gradient_min;
-  std::optional<double> clip_gradient_max;
-  std::optional<double> weight_decay_factor;
-  bool multiply_weight_decay_factor_by_learning_rate;
-  int64_t gradient_accumulation_steps;
+  TESSERA_COMMON_OPTIONS;
   /// `lazy` or `lazy_adam`; true for specs without either.
   bool is_lazy;
   const SlotCreation& slot_creation;
@@ -81,14 +68,10 @@ CommonOptions common_options(const Spec& spec) {
 }
 
 /// Returns the common options of the spec inside `optimizer`.
-CommonOptions common_options(const OptimizerSpec& optimizer);
-
-/// Errors:  c10::ValueError for options out of their range; `where` begins the message.
-void validate(const CommonOptions& options, const std::string& where);
-
-/// The steps of a kernel before and after the rule.
-kernels::RowStages row_stages(
-    const CommonOptions& options,
-    double learning_rate);
+inline CommonOptions common_options(const OptimizerSpec& optimizer) {
+  return std::visit(
+      [](const auto& spec) { return common_options(spec); },
+      optimizer.variant());
+}
 
 }  // namespace tessera::optim

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/optimizers/common_fields.h>
-
 #include <nlohmann/json_fwd.hpp>
 
 #include <concepts>
@@ -11,6 +9,15 @@
 #include <typeinfo>
 
 namespace tessera::optim {
+
+template <class Spec>
+struct OptimizerDefinition;
+
+/// All that the library needs to know about a spec, such as its slots and its formula.
+/// Each spec has a friend definition_of(), which its source in optim/optimizers/ defines.
+/// The definition that it returns refers to the spec.
+template <class Spec>
+using DefinitionOf = std::unique_ptr<const OptimizerDefinition<Spec>>;
 
 namespace detail {
 

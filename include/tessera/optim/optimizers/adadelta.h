@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizers/common_fields.h>
-#include <tessera/optim/slot_creation.h>
-
-#include <cstdint>
-#include <optional>
 
 namespace tessera::optim {
 
@@ -28,18 +23,9 @@ struct Adadelta {
   LearningRate learning_rate = 0.001;
   double rho = 0.95;
   double epsilon = 1e-7;
-  bool use_gradient_accumulation = true;
-  std::optional<double> clip_weight_min = {};
-  std::optional<double> clip_weight_max = {};
-  std::optional<double> clip_gradient_min = {};
-  std::optional<double> clip_gradient_max = {};
-  std::optional<double> weight_decay_factor = {};
-  bool multiply_weight_decay_factor_by_learning_rate = false;
-  int64_t gradient_accumulation_steps = 1;
+  TESSERA_COMMON_OPTIONS;
   bool lazy = true;
   SlotCreation slot_creation = {};
-
-  bool operator==(const Adadelta&) const = default;
 
   TESSERA_OPTIMIZER_FIELDS(Adadelta, learning_rate, rho, epsilon)
 };

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <tessera/common/fields.h>
+#include <tessera/optim/learning_rate.h>
+#include <tessera/optim/optimizer.h>
+#include <tessera/optim/slot_creation.h>
 
-#include <memory>
+#include <cstdint>
+#include <optional>
 
 // Every spec ends with the same options. An update of a row has these steps, in this
 // order: sum the gradients of the row's duplicates, clip the sum, decay the weight,
@@ -29,20 +33,8 @@
 // The formulas are for one row. Unless a spec says otherwise, gradient, weight and slots
 // have shape [dim]. validate() raises c10::ValueError for options out of the stated
 // range.
-//
-// Each spec repeats the fields, because in C++20 a designated initializer can't name a
-// field of a base class.
 
 namespace tessera::optim {
-
-template <class Spec>
-struct OptimizerDefinition;
-
-/// All that the library needs to know about a spec, such as its slots and its formula.
-/// Each spec has a friend definition_of(), which its source in optim/optimizers/ defines.
-/// The definition that it returns refers to the spec.
-template <class Spec>
-using DefinitionOf = std::unique_ptr<const OptimizerDefinition<Spec>>;
 
 namespace detail {
 
@@ -69,9 +61,22 @@ void visit_common_fields(auto& self, auto& visit) {
 
 }  // namespace tessera::optim
 
+/// The options that all specs have. They are a macro, because in C++20 a designated
+/// initializer can't name a field of a base class.
+#define TESSERA_COMMON_OPTIONS                                \
+  bool use_gradient_accumulation = true;                      \
+  std::optional<double> clip_weight_min = {};                 \
+  std::optional<double> clip_weight_max = {};                 \
+  std::optional<double> clip_gradient_min = {};               \
+  std::optional<double> clip_gradient_max = {};               \
+  std::optional<double> weight_decay_factor = {};             \
+  bool multiply_weight_decay_factor_by_learning_rate = false; \
+  int64_t gradient_accumulation_steps = 1
+
 /// TESSERA_FIELDS() of a spec: its own fields, and then the common ones. It also declares
-/// definition_of().
+/// definition_of() and compares specs.
 #define TESSERA_OPTIMIZER_FIELDS(Spec, ...)                                  \
+  bool operator==(const Spec&) const = default;                              \
   friend tessera::optim::DefinitionOf<Spec> definition_of(const Spec& spec); \
   static void visit_fields(auto& self, auto&& visit) {                       \
     TESSERA_VISIT_FIELDS(__VA_ARGS__)                                        \

@@ -3,12 +3,8 @@
 
 #include <tessera/common/fields.h>
 #include <tessera/optim/custom_rule.h>
-#include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizers/common_fields.h>
-#include <tessera/optim/slot_creation.h>
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,17 +54,8 @@ struct CustomOptimizer {
   LearningRate learning_rate = 0.01;
   CustomRule rule = {};
   std::vector<CustomSlot> slots = {};
-  bool use_gradient_accumulation = true;
-  std::optional<double> clip_weight_min = {};
-  std::optional<double> clip_weight_max = {};
-  std::optional<double> clip_gradient_min = {};
-  std::optional<double> clip_gradient_max = {};
-  std::optional<double> weight_decay_factor = {};
-  bool multiply_weight_decay_factor_by_learning_rate = false;
-  int64_t gradient_accumulation_steps = 1;
+  TESSERA_COMMON_OPTIONS;
   SlotCreation slot_creation = {};
-
-  bool operator==(const CustomOptimizer&) const = default;
 
   TESSERA_OPTIMIZER_FIELDS(CustomOptimizer, learning_rate, rule, slots)
 };

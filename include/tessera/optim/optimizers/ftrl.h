@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizers/common_fields.h>
-#include <tessera/optim/slot_creation.h>
-
-#include <cstdint>
-#include <optional>
 
 namespace tessera::optim {
 
@@ -52,18 +47,9 @@ struct FTRL {
   bool multiply_linear_by_learning_rate = false;
   double l2_shrinkage_regularization_strength = 0.0;
   bool keep_initial_weight = false;
-  bool use_gradient_accumulation = true;
-  std::optional<double> clip_weight_min = {};
-  std::optional<double> clip_weight_max = {};
-  std::optional<double> clip_gradient_min = {};
-  std::optional<double> clip_gradient_max = {};
-  std::optional<double> weight_decay_factor = {};
-  bool multiply_weight_decay_factor_by_learning_rate = false;
-  int64_t gradient_accumulation_steps = 1;
+  TESSERA_COMMON_OPTIONS;
   bool lazy = true;
   SlotCreation slot_creation = {};
-
-  bool operator==(const FTRL&) const = default;
 
   TESSERA_OPTIMIZER_FIELDS(
       FTRL,
