@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/ScopeExit.h>
 #include <c10/util/Type.h>
 #include <torch/optim/lbfgs.h>
@@ -78,25 +79,14 @@ struct Combined::Tables {
   std::shared_ptr<PendingGradients::Claim> claim;
 };
 
-// Lends the param groups to the dense optimizer for one call.
-class Combined::Lease {
- public:
-  explicit Lease(Combined& combined) : combined_(combined) {
-    swap();
-  }
-  ~Lease() {
-    swap();
-  }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-
- private:
-  void swap() {
-    std::swap(combined_.param_groups_, combined_.dense_->param_groups());
-  }
-
-  Combined& combined_;
-};
+// Lends the param groups to the dense optimizer while the result exists.
+auto Combined::lend_groups() {
+  const auto swap = [this] {
+    std::swap(param_groups_, dense_->param_groups());
+  };
+  swap();
+  return c10::make_scope_exit(swap);
+}
 
 Combined::Combined(
     std::unique_ptr<torch::optim::Optimizer> dense,
@@ -246,7 +236,7 @@ at::Tensor Combined::step(LossClosure closure) {
       if (options_.non_finite == NonFinite::kPass) {
         check_dense_parameters();
       }
-      const Lease lease(*this);
+      const auto lease = lend_groups();
       dense_->step();
     } catch (...) {
       error = std::current_exception();
@@ -295,19 +285,9 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
     tables.pending->discard_if_zeroed();
     norms.push_back(tables.pending->norm(norm_type));
   }
-  double total = 0.0;
-  for (const double norm : norms) {
-    if (std::isinf(norm_type)) {
-      total = std::isnan(norm) || norm > total ? norm : total;
-      if (std::isnan(total)) {
-        break;
-      }
-    } else {
-      total += std::pow(norm, norm_type);
-    }
-  }
-  total = std::isinf(norm_type) ? total : std::pow(total, 1.0 / norm_type);
-  total = agree_on_norm(total * gradient_factor(), max_norm);
+  const auto norm =
+      at::linalg_vector_norm(at::tensor(norms), norm_type).item<double>();
+  const double total = agree_on_norm(norm * gradient_factor(), max_norm);
   // LibTorch's clip_grad_norm_ adds the same epsilon to the norm.
   constexpr double kEpsilon = 1e-6;
   const double factor = max_norm / (total + kEpsilon);
@@ -325,7 +305,7 @@ void Combined::save(torch::serialize::OutputArchive& output) const {
   CheckedArchive archive(output);
   // The lease returns the param groups at the end of this function, so `this` is
   // unchanged for the caller.
-  const Lease lease(const_cast<Combined&>(*this));
+  const auto lease = const_cast<Combined&>(*this).lend_groups();
   torch::serialize::OutputArchive dense(archive.compilation_unit());
   dense_->save(dense);
   archive.write("dense_optimizer", c10::IValue(kind_of(*dense_)));
@@ -347,7 +327,7 @@ void Combined::load(torch::serialize::InputArchive& archive) {
       "[Combined::load] the dense optimizer is {}, but the archive was saved with {}. Make the Combined with an optimizer of that class.",
       kind_of(*dense_),
       kind.toStringRef());
-  const Lease lease(*this);
+  const auto lease = lend_groups();
   dense_->load(dense);
 }
 

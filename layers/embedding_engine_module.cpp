@@ -8,25 +8,20 @@
 
 namespace tessera {
 
-namespace {
-
-constexpr const char* kEngineModule = "tessera::EmbeddingEngineModule";
-
-}  // namespace
-
 EmbeddingEngineModuleImpl::EmbeddingEngineModuleImpl(
     EmbeddingEngineOptions options)
-    : torch::nn::Module(kEngineModule), EmbeddingEngine(std::move(options)) {}
+    : torch::nn::Module("tessera::EmbeddingEngineModule"),
+      EmbeddingEngine(std::move(options)) {}
 
 EmbeddingEngineModuleImpl::EmbeddingEngineModuleImpl(
     const EmbeddingEngineModuleImpl& source,
     Copy copy)
-    : torch::nn::Module(kEngineModule), EmbeddingEngine(source, copy) {
+    : torch::nn::Module(source.name()), EmbeddingEngine(source, copy) {
   train(source.is_training());
 }
 
 void EmbeddingEngineModuleImpl::pretty_print(std::ostream& stream) const {
-  stream << kEngineModule << "(\n" << summary() << ")";
+  stream << name() << "(\n" << summary() << ")";
 }
 
 std::shared_ptr<torch::nn::Module> EmbeddingEngineModuleImpl::clone(

@@ -15,25 +15,6 @@ namespace tessera {
 
 namespace {
 
-// Keeps the state of LibTorch's generator, because a Linear draws its initial values.
-class GeneratorGuard {
- public:
-  GeneratorGuard() {
-    const std::lock_guard lock(generator_.mutex());
-    state_ = generator_.get_state();
-  }
-  ~GeneratorGuard() {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-  GeneratorGuard(const GeneratorGuard&) = delete;
-  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
-
- private:
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
-  at::Tensor state_;
-};
-
 void remove_sizes(torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : module.parameters()) {
@@ -61,8 +42,14 @@ at::Tensor initial_parameter(
 
 torch::nn::Linear unsized_linear(bool use_bias) {
   const c10::InferenceMode normal(false);
-  const GeneratorGuard generator;
+  // Keeps the state of LibTorch's generator, because a Linear draws its initial values.
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::unique_lock lock(generator.mutex());
+  const at::Tensor state = generator.get_state();
+  lock.unlock();
   torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(use_bias));
+  lock.lock();
+  generator.set_state(state);
   remove_sizes(*linear);
   return linear;
 }

@@ -11,11 +11,13 @@
 #include <tessera/engine/table_module.h>
 #include <tessera/serialization/config_values.h>
 
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Type.h>
+#include <c10/util/accumulate.h>
 #include <fmt/format.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -52,11 +54,8 @@ std::string shapes_text(const std::vector<at::Tensor>& tensors) {
 }
 
 int64_t count_of(const std::vector<at::Tensor>& tensors) {
-  int64_t count = 0;
-  for (const at::Tensor& tensor : tensors) {
-    count += tensor.numel();
-  }
-  return count;
+  return c10::sum_integers(
+      c10::fmap(tensors, [](const at::Tensor& t) { return t.numel(); }));
 }
 
 // Adds the entries that torch::nn::Module::save() writes. Children that are not

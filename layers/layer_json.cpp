@@ -39,12 +39,11 @@ at::ScalarType weights_dtype_from_json(
       return dtype;
     }
   }
-  C10_THROW_ERROR(
-      ValueError,
-      fmt::format(
-          "[{}] dtype must be Double, Half or BFloat16, but got '{}'. Leave it out for Float.",
-          where,
-          shorten(name)));
+  TESSERA_CHECK_VALUE(
+      false,
+      "[{}] dtype must be Double, Half or BFloat16, but got '{}'. Leave it out for Float.",
+      where,
+      shorten(name));
 }
 
 // Returns the dtype of the layer's weights, or of its buffers if it has no weights.

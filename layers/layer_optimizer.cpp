@@ -8,6 +8,8 @@
 #include "src/engine/embedding_state.h"
 #include "src/engine/strategies/embedding_strategy.h"
 
+#include <ATen/core/functional.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -53,11 +55,10 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     optim::SpecOptimizer::BoundParameter bound{
         .spec = *table.optimizer,
         .parameter = table.parameters,
+        .slots = c10::fmap(
+            table.slots, [](const Slot& slot) { return slot.values; }),
         .sum = table.gradient_sum,
         .where = "[table '" + shorten(table.name) + "']"};
-    for (const Slot& slot : table.slots) {
-      bound.slots.push_back(slot.values);
-    }
     bound.touched_rows = layer->strategy_->touched_rows(i);
     tables.push_back(std::move(bound));
   }

@@ -214,11 +214,9 @@ Nest<at::Tensor> TPUEmbeddingImpl::pack(
   if (!part) {
     return options_.features.pack(std::move(activations));
   }
-  std::vector<at::Tensor> requested;
-  for (const size_t index : part->flatten()) {
-    requested.push_back(std::move(activations[index]));
-  }
-  return part->pack(std::move(requested));
+  return part->pack(c10::fmap(part->flatten(), [&](size_t index) {
+    return std::move(activations[index]);
+  }));
 }
 
 Nest<at::Tensor> TPUEmbeddingImpl::embedding_lookup(

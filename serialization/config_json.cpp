@@ -7,8 +7,6 @@
 #include <tessera/common/shorten.h>
 #include <tessera/serialization/config_values.h>
 
-#include <algorithm>
-#include <iterator>
 #include <map>
 #include <utility>
 

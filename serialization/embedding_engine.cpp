@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace tessera {
@@ -55,26 +54,11 @@ Json count_features(
   return batch_size ? Json(count) : Json(nullptr);
 }
 
-// Returns the learning rate tag of each table, or -1 for a table without one: as upstream,
-// only a schedule or callable has a tag, because the compiled program holds constants.
-std::vector<int64_t> rate_tags(const EmbeddingState& state) {
-  const auto has_tag = [](const TableState& table) {
-    return table.optimizer &&
-        !optim::learning_rate_of(*table.optimizer).is_constant();
-  };
-  std::vector<optim::LearningRate> rates;
-  for (const TableState& table : state.tables) {
-    if (has_tag(table)) {
-      rates.push_back(optim::learning_rate_of(*table.optimizer));
-    }
-  }
-  const std::vector<int64_t> tagged = optim::learning_rate_tags(rates);
-  std::vector<int64_t> tags;
-  size_t next = 0;
-  for (const TableState& table : state.tables) {
-    tags.push_back(has_tag(table) ? tagged[next++] : -1);
-  }
-  return tags;
+// As upstream, only a schedule or callable has a learning rate tag, because the compiled
+// program holds constants.
+bool has_rate_tag(const TableState& table) {
+  return table.optimizer &&
+      !optim::learning_rate_of(*table.optimizer).is_constant();
 }
 
 Json table_json(const TableState& table) {
@@ -92,14 +76,20 @@ Json config_of(
     const EmbeddingState& state,
     const EmbeddingEngineOptions& options) {
   const std::optional<int64_t> batch_size = common_batch_size(state);
-  const std::vector<int64_t> tags = rate_tags(state);
-  int64_t tag_count = 0;
+  std::vector<optim::LearningRate> rates;
+  for (const TableState& table : state.tables) {
+    if (has_rate_tag(table)) {
+      rates.push_back(optim::learning_rate_of(*table.optimizer));
+    }
+  }
+  const std::vector<int64_t> tags = optim::learning_rate_tags(rates);
+  auto tag = tags.begin();
   Json tables = Json::array();
   for (size_t i = 0; i < state.tables.size(); ++i) {
     Json table = table_json(state.tables[i]);
-    table["learning_rate_tag"] = tags[i] < 0 ? Json() : Json(tags[i]);
+    table["learning_rate_tag"] =
+        has_rate_tag(state.tables[i]) ? Json(*tag++) : Json();
     table["num_features"] = count_features(state, i, batch_size);
-    tag_count = std::max(tag_count, tags[i] + 1);
     tables.push_back(std::move(table));
   }
   Json features = Json::array();
@@ -118,7 +108,7 @@ Json config_of(
       {"batch_size", json_of(batch_size)},
       {"replicas", options.replicas},
       {"pipelining", is_pipelined ? "on" : "off"},
-      {"learning_rate_tags", tag_count},
+      {"learning_rate_tags", tags.empty() ? 0 : std::ranges::max(tags) + 1},
       {"tables", std::move(tables)},
       {"features", std::move(features)}};
 }

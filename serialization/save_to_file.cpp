@@ -24,11 +24,9 @@ constexpr const char* kLoad = "[load_from_file]";
 [[noreturn]] void refuse(const std::string& path, const char* problem) {
   TESSERA_CHECK_VALUE(
       false,
-      "{} {}: the file can't be read: {}. It may be truncated or damaged, or be no file of save_to_file() or torch::save(). Use another copy.",
-      kLoad,
+      "[load_from_file] {}: the file can't be read: {}. It may be truncated or damaged, or be no file of save_to_file() or torch::save(). Use another copy.",
       shorten(path),
       problem);
-  std::terminate();
 }
 
 }  // namespace
@@ -68,8 +66,7 @@ void detail::load_from_file(
     const std::string reason = reason_of(error);
     TESSERA_CHECK_VALUE(
         reason.rfind("No such serialized ", 0) != 0,
-        "{} {}: the file has the entries of another model: {}. Make the model as the program did that saved the file. Entries that were read before this one are loaded.",
-        kLoad,
+        "[load_from_file] {}: the file has the entries of another model: {}. Make the model as the program did that saved the file. Entries that were read before this one are loaded.",
         shorten(path),
         reason);
     // The error of the module or optimizer begins with its own name.

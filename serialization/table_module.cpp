@@ -5,7 +5,6 @@
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "serialization/saved_keys.h"
-#include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/key_updates.h"
 #include "src/engine/pending_gradients.h"

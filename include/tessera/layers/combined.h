@@ -128,9 +128,9 @@ class Combined : public torch::optim::Optimizer {
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
-  class Lease;
   struct Tables;
 
+  auto lend_groups();
   /// The factor for summed gradients: 1 for kSum, 1 / passes for kMean.
   double gradient_factor() const;
   bool is_finite() const;
