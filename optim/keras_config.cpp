@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -162,38 +163,57 @@ KerasConfig::KerasConfig(
   }
 }
 
-KerasConfig::Shared KerasConfig::read_shared(
+OptimizerSpec KerasConfig::finish(
+    OptimizerSpec spec,
     IdleRows idle_rows,
     LegacyDecay legacy_decay) const {
-  Shared shared{.learning_rate = read_learning_rate(legacy_decay)};
+  modify(spec, [&](auto& held) {
+    held.visit_fields(
+        held, [&](const char* key, auto& field) { read(key, field); });
+  });
+  const LearningRate learning_rate = read_learning_rate(legacy_decay);
   TESSERA_CHECK_VALUE(
       idle_rows != IdleRows::kOnlySlotsUpdated || fidelity_ != Fidelity::kExact,
       "[{}] the legacy optimizer is not supported with Fidelity::kExact, because it decays the slots of all rows, but updates the weights of only the rows in the batch. Use Fidelity::kLazy, or the optimizer of Keras 3.",
       where_);
-  shared.clip = optional_number("clipvalue");
+  const std::optional<double> clip = optional_number("clipvalue");
   TESSERA_CHECK_VALUE(
-      !shared.clip || *shared.clip > 0.0,
+      !clip || *clip > 0.0,
       "[{}] clipvalue must be > 0, but got {}. Use null to switch it off.",
       where_,
-      shared.clip.value_or(0.0));
-  shared.weight_decay = optional_number("weight_decay").value_or(0.0);
-  if (shared.weight_decay != 0.0) {
+      clip.value_or(0.0));
+  const double weight_decay = optional_number("weight_decay").value_or(0.0);
+  if (weight_decay != 0.0) {
     idle_rows = IdleRows::kUpdated;
   }
   const char* key = "gradient_accumulation_steps";
-  const Json steps = value(key);
-  if (!steps.is_null()) {
-    shared.gradient_accumulation_steps =
-        JsonValue<int64_t>::read(steps, where_of(key));
-    TESSERA_CHECK_VALUE(
-        shared.gradient_accumulation_steps >= 2,
-        "[{}] gradient_accumulation_steps must be >= 2, but got {}. Use null to switch it off.",
-        where_,
-        shared.gradient_accumulation_steps);
-  }
-  shared.is_lazy =
+  const auto steps =
+      JsonValue<std::optional<int64_t>>::read(value(key), where_of(key));
+  TESSERA_CHECK_VALUE(
+      steps.value_or(2) >= 2,
+      "[{}] gradient_accumulation_steps must be >= 2, but got {}. Use null to switch it off.",
+      where_,
+      steps.value_or(2));
+  const bool is_lazy =
       fidelity_ != Fidelity::kExact || idle_rows == IdleRows::kUnchanged;
-  return shared;
+  modify(spec, [&](auto& held) {
+    held.learning_rate = learning_rate;
+    if (clip) {
+      held.clip_gradient_min = -*clip;
+      held.clip_gradient_max = *clip;
+    }
+    if (weight_decay != 0.0) {
+      held.weight_decay_factor = weight_decay;
+      held.multiply_weight_decay_factor_by_learning_rate = true;
+    }
+    held.gradient_accumulation_steps = steps.value_or(1);
+    if constexpr (requires { held.lazy_adam; }) {
+      held.lazy_adam = is_lazy;
+    } else if constexpr (requires { held.lazy; }) {
+      held.lazy = is_lazy;
+    }
+  });
+  return spec;
 }
 
 LearningRate KerasConfig::read_learning_rate(LegacyDecay legacy_decay) const {
@@ -277,8 +297,9 @@ void KerasWriter::require(bool is_expressible, const char* what) const {
       what);
 }
 
-Json KerasWriter::begin(const char* class_name, const CommonOptions& options)
+Json KerasWriter::write(const char* class_name, const OptimizerSpec& spec)
     const {
+  const CommonOptions options = common_options(spec);
   const std::string name = class_name;
   Json config = Json::object();
   for (const KerasOption& option : options_of(
@@ -311,6 +332,18 @@ Json KerasWriter::begin(const char* class_name, const CommonOptions& options)
     config["gradient_accumulation_steps"] = options.gradient_accumulation_steps;
   }
   require(!options.slot_creation.is_set(), "slot_creation");
+  const auto write_field = [&]<class Field>(
+                               const char* key, const Field& field) {
+    if constexpr (
+        std::is_same_v<Field, double> || std::is_same_v<Field, bool>) {
+      if (config.contains(key)) {
+        config[key] = field;
+      }
+    }
+  };
+  std::visit(
+      [&](const auto& held) { held.visit_fields(held, write_field); },
+      spec.variant());
   return {
       {"module", "keras.optimizers"},
       {"class_name", class_name},

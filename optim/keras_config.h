@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::optim {
@@ -100,31 +99,10 @@ class KerasConfig {
 
   /// Returns `spec` with the options that all classes share, and with those of this class
   /// that the spec calls by the same name.
-  template <class Spec>
-  Spec finish(
-      Spec spec,
+  OptimizerSpec finish(
+      OptimizerSpec spec,
       IdleRows idle_rows,
-      LegacyDecay legacy_decay = LegacyDecay::kOfLearningRate) const {
-    Spec::visit_fields(
-        spec, [&](const char* key, auto& field) { read(key, field); });
-    const Shared shared = read_shared(idle_rows, legacy_decay);
-    spec.learning_rate = shared.learning_rate;
-    if (shared.clip) {
-      spec.clip_gradient_min = -*shared.clip;
-      spec.clip_gradient_max = *shared.clip;
-    }
-    if (shared.weight_decay != 0.0) {
-      spec.weight_decay_factor = shared.weight_decay;
-      spec.multiply_weight_decay_factor_by_learning_rate = true;
-    }
-    spec.gradient_accumulation_steps = shared.gradient_accumulation_steps;
-    if constexpr (requires { spec.lazy_adam; }) {
-      spec.lazy_adam = shared.is_lazy;
-    } else {
-      spec.lazy = shared.is_lazy;
-    }
-    return spec;
-  }
+      LegacyDecay legacy_decay = LegacyDecay::kOfLearningRate) const;
 
  private:
   // True if the config has the option and the spec takes it over.
@@ -137,16 +115,6 @@ class KerasConfig {
   }
   void read(const char* /*key*/, const auto& /*field*/) const {}
 
-  // The values of the options that all classes share.
-  struct Shared {
-    LearningRate learning_rate = 0.0;
-    std::optional<double> clip = {};
-    double weight_decay = 0.0;
-    int64_t gradient_accumulation_steps = 1;
-    bool is_lazy = true;
-  };
-
-  Shared read_shared(IdleRows idle_rows, LegacyDecay legacy_decay) const;
   LearningRate read_learning_rate(LegacyDecay legacy_decay) const;
 
   void check_supported(const KerasOption& option, const Json& value) const;
@@ -185,25 +153,9 @@ class KerasWriter {
   /// Returns {"module": ..., "class_name": ..., "config": ...}. The config has the options
   /// that all specs share, the fields of the spec that the class calls by the same name,
   /// and Keras's defaults.
-  template <class Spec>
-  Json write(const char* class_name, const Spec& spec) const {
-    Json json = begin(class_name, common_options(spec));
-    Json& config = json["config"];
-    Spec::visit_fields(spec, [&](const char* key, const auto& field) {
-      using Field = std::remove_cvref_t<decltype(field)>;
-      if constexpr (
-          std::is_same_v<Field, double> || std::is_same_v<Field, bool>) {
-        if (config.contains(key)) {
-          config[key] = field;
-        }
-      }
-    });
-    return json;
-  }
+  Json write(const char* class_name, const OptimizerSpec& spec) const;
 
  private:
-  // Like write(), but without the fields of the spec.
-  Json begin(const char* class_name, const CommonOptions& options) const;
   Json learning_rate(const LearningRate& rate) const;
 
   std::string where_;

@@ -65,6 +65,17 @@ at::Tensor sum_of(const at::Tensor& left, const at::Tensor& right) {
   return sum.layout() == at::kSparse ? sum.coalesce() : sum;
 }
 
+// Writes all rows of `from` to the rows `ids` of `to`.
+void scatter_rows(
+    const TensorRows& from,
+    const at::Tensor& ids,
+    const TensorRows& to) {
+  to.weights.index_copy_(0, ids, from.weights);
+  for (size_t i = 0; i < to.slots.size(); ++i) {
+    to.slots[i].index_copy_(0, ids, from.slots[i]);
+  }
+}
+
 void check_gradient(
     const at::Tensor& gradient,
     const at::Tensor& parameter,

@@ -70,15 +70,4 @@ TensorRows gather_rows(const TensorRows& rows, const at::Tensor& ids) {
   return {gather(rows.weights), c10::fmap(rows.slots, gather)};
 }
 
-void scatter_rows(
-    const TensorRows& from,
-    const at::Tensor& ids,
-    const TensorRows& to) {
-  const at::NoGradGuard no_grad;
-  to.weights.index_copy_(0, ids, from.weights);
-  for (size_t i = 0; i < to.slots.size(); ++i) {
-    to.slots[i].index_copy_(0, ids, from.slots[i]);
-  }
-}
-
 }  // namespace tessera::optim

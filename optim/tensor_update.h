@@ -56,10 +56,4 @@ void convert_earlier_slots(
 /// Copies the rows `ids` [rows] of all tensors.
 TensorRows gather_rows(const TensorRows& rows, const at::Tensor& ids);
 
-/// Writes all rows of `from` to the rows `ids` of `to`.
-void scatter_rows(
-    const TensorRows& from,
-    const at::Tensor& ids,
-    const TensorRows& to);
-
 }  // namespace tessera::optim
