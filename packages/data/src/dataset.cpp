@@ -427,9 +427,7 @@ RowReader picked_rows(
     while (used == std::ssize(picked.rows)) {
       picked = {};  // frees the rows before the next ones are read
       used = 0;
-      // Reads more rows than the caller wants, because only few of them may be picked.
-      constexpr int64_t kMinRows = 4096;
-      std::optional<PickedRows> next = pick(std::max(max_rows, kMinRows));
+      std::optional<PickedRows> next = pick(max_rows);
       if (!next) {
         return std::nullopt;
       }
@@ -519,7 +517,9 @@ Dataset Dataset::filter(
                         int64_t epoch, int64_t first) {
     const auto pick = [&predicate, rows = input->open(epoch, 0)](
                           int64_t max_rows) -> std::optional<PickedRows> {
-      std::optional<RowRange> range = rows(max_rows);
+      // Reads more rows than the caller wants, because only few of them may be kept.
+      constexpr int64_t kMinRows = 4096;
+      std::optional<RowRange> range = rows(std::max(max_rows, kMinRows));
       if (!range) {
         return std::nullopt;
       }

@@ -101,7 +101,13 @@ RowReader read_part(
     if (row == end) {
       return std::nullopt;
     }
-    const std::optional<RowRange> range = rows(std::min(max_rows, end - row));
+    // Up to the last row that the caller wants, so that no others are read.
+    int64_t count = 0;
+    const int64_t most = std::min(std::max(max_rows, kScanRows), end - row);
+    for (int64_t left = max_rows; left > 0 && count < most; ++count) {
+      left -= is_in_part(row + count) ? 1 : 0;
+    }
+    const std::optional<RowRange> range = rows(count);
     TESSERA_CHECK_VALUE(
         range.has_value(),
         "[Dataset] expected {} examples before the split, as when it was made, but got {}. Do not change the files while they are read.",

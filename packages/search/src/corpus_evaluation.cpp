@@ -7,6 +7,7 @@
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
+#include <ATen/core/functional.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/any.h>
 #include <ATen/ops/empty.h>
@@ -172,11 +173,9 @@ void CorpusEvaluation::on_epoch_end(Training& training) {
 }
 
 std::vector<std::string> CorpusEvaluation::log_names() const {
-  std::vector<std::string> names;
-  for (const auto& metric : options_.metrics) {
-    names.push_back(options_.prefix + metric->name());
-  }
-  return names;
+  return c10::fmap(options_.metrics, [&](const auto& metric) {
+    return options_.prefix + metric->name();
+  });
 }
 
 Better CorpusEvaluation::better(const std::string& log_name) const {

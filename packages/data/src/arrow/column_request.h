@@ -4,6 +4,7 @@
 #include <tessera/data/column_type.h>
 
 #include <map>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -79,11 +80,8 @@ void check_keys(
     const char* option,
     const std::map<std::string, Value>& values,
     const std::vector<std::string>& requested) {
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : values) {
-    keys.push_back(key);
-  }
-  check_keys(where, option, keys, requested);
+  const auto keys = std::views::keys(values);
+  check_keys(where, option, {keys.begin(), keys.end()}, requested);
 }
 
 }  // namespace tessera::data

@@ -6,7 +6,6 @@
 
 #include "packages/export/src/pt2/graph_json.h"
 #include "packages/formats/src/tensor_bytes.h"
-#include "serialization/mapped_file.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
 
@@ -21,7 +20,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <string_view>
 #include <utility>
 

@@ -15,8 +15,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <map>
-#include <optional>
 #include <random>
 #include <set>
 #include <unordered_set>

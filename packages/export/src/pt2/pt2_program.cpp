@@ -13,8 +13,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
-#include <utility>
 
 namespace tessera {
 

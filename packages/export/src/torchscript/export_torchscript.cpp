@@ -23,7 +23,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <utility>
 #include <variant>
 #include <vector>

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
 #include <variant>
 
 #include "packages/export/src/trace/example_batch.h"

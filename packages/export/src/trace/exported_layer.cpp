@@ -8,7 +8,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <set>
 #include <utility>
 
@@ -17,7 +16,6 @@
 #include "src/common/check.h"
 #include "src/common/names.h"
 #include "src/engine/lookup.h"
-#include "src/features/batch.h"
 #include "src/features/output_shapes.h"
 #include "src/tables/key_table_rows.h"
 
@@ -80,13 +78,11 @@ at::Tensor read_keys(
   std::vector<uint32_t> found(keys.size());
   table.key_rows->index().find(keys.data(), bags.nnz(), found.data());
   const at::Tensor numbers = at::empty({bags.nnz()}, at::kLong);
-  std::transform(
-      found.begin(),
-      found.end(),
+  std::ranges::replace_copy(
+      found,
       numbers.mutable_data_ptr<int64_t>(),
-      [&](uint32_t row) {
-        return row == kNoRow ? table.key_rows->row_of_unknown_keys() : row;
-      });
+      kNoRow,
+      table.key_rows->row_of_unknown_keys());
   const at::ScalarType dtype = stored.is_placeholder
       ? table.parameters.scalar_type()
       : stored.rows.scalar_type();

@@ -163,11 +163,9 @@ void check_filled(const jit::Graph& graph, const std::string& where) {
     if (kind.find("empty") == std::string::npos) {
       continue;
     }
-    const auto& uses = node->output()->uses();
     TESSERA_CHECK_VALUE(
-        std::any_of(
-            uses.begin(),
-            uses.end(),
+        std::ranges::any_of(
+            node->output()->uses(),
             [](const jit::Use& use) {
               const std::string user = use.user->kind().toUnqualString();
               return user.ends_with("_");

@@ -17,7 +17,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <limits>
 
 #include "src/common/check.h"

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "packages/export/src/trace/example_batch.h"
-#include "packages/export/src/trace/record_graph.h"
 #include "packages/export/src/trace/visit_weights.h"
 #include "src/common/check.h"
 #include "src/engine/forward_interception.h"

@@ -22,7 +22,6 @@
 #include <exception>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -30,7 +29,6 @@
 #include <thread>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace tessera::serving {
 

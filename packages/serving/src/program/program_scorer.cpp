@@ -16,10 +16,8 @@
 #include <exception>
 #include <mutex>
 #include <numeric>
-#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace tessera::serving {
 

@@ -78,8 +78,9 @@ class RowOverlay {
         std::span<const uint32_t> changed,
         const std::byte* first,
         int64_t row_bytes) {
-      std::array<const void*, kChunkRows> places = {};  // nullptr: unchanged
+      std::array<const void*, kChunkRows> places = {};
       for (size_t i = 0; i < words.size(); ++i) {
+        words[i].replaced = old.words[i].replaced;
         const void* const* place = old.words[i].rows;
         for (uint64_t left = old.words[i].replaced; left != 0;
              left &= left - 1) {
@@ -87,17 +88,16 @@ class RowOverlay {
         }
       }
       for (const uint32_t row : changed) {
-        places[row % kChunkRows] = first;
+        const uint32_t i = row % kChunkRows;
+        words[i / 64].replaced |= uint64_t{1} << i % 64;
+        places[i] = first;
         first += row_bytes;
       }
       rows.reserve(old.rows.size() + changed.size());
       for (size_t i = 0; i < words.size(); ++i) {
         words[i].rows = rows.data() + rows.size();
-        for (size_t bit = 0; bit < 64; ++bit) {
-          if (const void* place = places[i * 64 + bit]) {
-            words[i].replaced |= uint64_t{1} << bit;
-            rows.push_back(place);
-          }
+        for (uint64_t left = words[i].replaced; left != 0; left &= left - 1) {
+          rows.push_back(places[i * 64 + std::countr_zero(left)]);
         }
       }
     }

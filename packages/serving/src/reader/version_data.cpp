@@ -109,6 +109,10 @@ void move_dense(VersionData& version) {
     const auto values = version.bytes(dense.values);
     version.dense.emplace_back(copy->data() + copy->size(), values.size());
     copy->insert(copy->end(), values.begin(), values.end());
+  }
+  // Weights may share a section.
+  for (const DenseFile& dense : version.file.dense) {
+    const auto values = version.bytes(dense.values);
     void* first = const_cast<std::byte*>(values.data());
     size_t size = values.size();
     if (std::align(page, page, first, size) != nullptr) {

@@ -28,8 +28,8 @@ class InputReader : public RequestValues {
   /// What the names of an object may be. kAny: of columns and inputs.
   enum class Form { kAny, kColumns, kInputs };
 
-  /// What the rows beside the user are. Examples are those of one feature, and have no
-  /// columns of others.
+  /// Whether the rows are the candidates of a /score, or the examples of one feature, which
+  /// have only the columns of this feature.
   enum class Rows { kCandidates, kExamples };
 
   explicit InputReader(

@@ -130,7 +130,8 @@ class RequestQueue {
 };
 
 /// Answers requests, at once or by a thread that looks up and scores what waits in a queue.
-/// score_requests.cpp and recommend_requests.cpp have the functions for these paths.
+/// score_requests.cpp has the functions of /lookup and /score, and recommend_requests.cpp
+/// those of /recommend.
 class RequestHandler {
  public:
   /// Keeps a reference to the options.

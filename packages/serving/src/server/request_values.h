@@ -48,7 +48,7 @@ struct RequestContext {
   /// The inputs that the score function lists.
   std::vector<ScoreInputInfo> inputs = {};
 
-  /// Those that the pipeline makes.
+  /// The listed inputs that the pipeline makes.
   std::vector<PublishedPipeline::Input> made() const {
     return pipeline == nullptr ? std::vector<PublishedPipeline::Input>()
                                : pipeline->inputs(inputs);
