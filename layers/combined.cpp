@@ -3,6 +3,7 @@
 
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
+#include "src/common/rank_group.h"
 #include "src/engine/finite_gradients.h"
 #include "src/engine/pending_gradients.h"
 #include "src/engine/strategies/embedding_strategy.h"
@@ -231,16 +232,13 @@ at::Tensor Combined::step(LossClosure closure) {
   }
   scale_dense(factor);
   try {
-    std::exception_ptr error;
-    try {
+    const std::exception_ptr error = error_of([&] {
       if (options_.non_finite == NonFinite::kPass) {
         check_dense_parameters();
       }
       const auto lease = lend_groups();
       dense_->step();
-    } catch (...) {
-      error = std::current_exception();
-    }
+    });
     tables_[0].pending->confirm(error);
   } catch (...) {
     scale_dense(1.0 / factor);  // so that another step() can follow

@@ -15,7 +15,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/util/Type.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
@@ -24,7 +23,6 @@
 
 #include <algorithm>
 #include <ostream>
-#include <typeinfo>
 #include <vector>
 
 namespace tessera {

@@ -4,7 +4,6 @@
 #include "src/common/check.h"
 #include "src/common/names.h"
 
-#include <tessera/common/shorten.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/sequential.h>
 #include <tessera/layers/tpu_embedding.h>

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cctype>
 #include <optional>
-#include <string>
 #include <utility>
 #include <variant>
 #include <vector>

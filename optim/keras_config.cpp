@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options that all classes of Keras share. The defaults here and in
+// Reads and writes the configs of Keras's optimizers. The defaults here and in
 // optim/optimizers/ are those of the constructors in keras.optimizers (3.x),
 // tf_keras.optimizers and tf_keras.optimizers.legacy, which agree. Fidelity::kTpu
 // follows translate_keras_optimizer of TensorFlow Recommenders.

@@ -5,9 +5,6 @@
 
 #include "src/common/class_name.h"
 
-#include <string>
-#include <variant>
-
 namespace tessera {
 
 namespace {

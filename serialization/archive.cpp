@@ -15,7 +15,6 @@
 
 #include <bit>
 #include <map>
-#include <string>
 #include <utility>
 #include <vector>
 

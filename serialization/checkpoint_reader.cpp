@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/checkpoint_reader.h"
 
-#include "serialization/checkpoint_input.h"
 #include "serialization/saved_keys.h"
 
 #include <tessera/common/shorten.h>

@@ -131,8 +131,8 @@ class CheckpointReader {
   std::filesystem::path folder_of(size_t link) const {
     return directory_ / chain_[link].name;
   }
-  // The position of the newest checkpoint in the chain that has all rows of a table. Only
-  // this one and the later ones hold rows of the table.
+  // The position of the newest checkpoint in the chain that has all rows of a table. A
+  // load reads only this one and the later ones.
   size_t first_link(size_t table) const;
   // The newest checkpoint that has the sketch of a key table.
   size_t link_of_sketch(size_t table) const;

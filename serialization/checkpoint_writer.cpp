@@ -31,17 +31,14 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <iterator>
 #include <numeric>
 #include <optional>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <system_error>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace tessera {
 
@@ -744,17 +741,14 @@ void save_checkpoint(
     const std::string& directory,
     const CheckpointOptions& options,
     Disk& disk) {
-  std::exception_ptr error;
-  try {
+  const std::exception_ptr error = error_of([&] {
     validate(options, disk.where());
     TESSERA_CHECK_VALUE(
         !directory.empty(),
         "{} directory must be a path, but got ''. Pass the path of a directory.",
         disk.where());
     check_path(directory, disk.where());
-  } catch (...) {
-    error = std::current_exception();
-  }
+  });
   state.ranks->barrier_and_compare(
       {Rendezvous::kSaveCheckpoint, state.layer},
       error,

@@ -159,8 +159,8 @@ optim::OptimizerSpec optimizer_from_json(const Json& json) {
   return JsonValue<optim::OptimizerSpec>::read(json, "optimizer");
 }
 
-// The fields of keys and zero_rows are left out if they are not set, so that older versions
-// of Tessera can read the config.
+// The fields of keys, zero_rows and slot_dtype are left out if they are not set, so that
+// older versions of Tessera can read the config.
 Json to_json(const TableConfig& table) {
   Json json = write_fields(table);
   if (!table.keys) {
@@ -168,6 +168,9 @@ Json to_json(const TableConfig& table) {
   }
   if (table.zero_rows == 0) {
     json.erase("zero_rows");
+  }
+  if (table.slot_dtype == at::kFloat) {
+    json.erase("slot_dtype");
   }
   return json;
 }

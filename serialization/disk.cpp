@@ -6,11 +6,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <system_error>
-#include <utility>
 
 #include "src/common/check.h"
-#include "src/common/files.h"
 
 namespace tessera {
 

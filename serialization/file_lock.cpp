@@ -2,7 +2,6 @@
 #include "serialization/file_lock.h"
 
 #include "src/common/check.h"
-#include "src/common/files.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

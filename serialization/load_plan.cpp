@@ -170,7 +170,7 @@ class LoadPlanner {
 
   // The key of each slot in the file. In files of older versions, it may be the key of
   // SlotSpec::earlier_name.
-  static std::vector<std::string> saved_slot_keys(
+  std::vector<std::string> saved_slot_keys(
       const TableState& table,
       const ManifestTable& saved) {
     std::vector<std::string> keys;
@@ -183,6 +183,9 @@ class LoadPlanner {
       const bool is_earlier = !slot.earlier_name.empty() &&
           find_tensor(saved, key) == nullptr &&
           find_tensor(saved, earlier) != nullptr;
+      if (is_earlier && table.config->slot_dtype != at::kFloat) {
+        report(table.name, "slots of an older file need slot_dtype kFloat");
+      }
       keys.push_back(is_earlier ? earlier : key);
     }
     return keys;
@@ -209,8 +212,11 @@ class LoadPlanner {
         .dtype = tessera::to_string(to.scalar_type()),
         .shape = to.sizes().vec()};
     expected.shape[0] = rows;
-    if (options_.convert_rows && key == "parameters" &&
-        is_of_rows(found->dtype)) {
+    const bool is_convertible = key == "parameters"
+        ? is_of_rows(found->dtype)
+        : (found->dtype == "float32" || found->dtype == "bfloat16") &&
+            to.dim() == 2;
+    if (options_.convert_rows && is_convertible) {
       expected.dtype = found->dtype;
       expected.shape[1] =
           stored_columns(table.config->dim, found->scalar_type());

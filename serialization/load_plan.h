@@ -22,7 +22,7 @@ struct LoadPlan {
     std::string key = {};
     at::Tensor to = {};  // the first local rows of the layer's tensor
     kernels::RowNumbers rows = {};  // their numbers in the whole table
-    /// The rows of the layer if they have another dtype. `to` is then other memory.
+    /// The layer's tensor if it has another dtype. `to` is then other memory.
     at::Tensor converted = {};
   };
 

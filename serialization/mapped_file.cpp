@@ -2,7 +2,6 @@
 #include "serialization/mapped_file.h"
 
 #include "src/common/check.h"
-#include "src/common/files.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

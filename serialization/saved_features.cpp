@@ -11,8 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <torch/serialize/archive.h>
 
-#include <string>
-
 namespace tessera {
 
 namespace {

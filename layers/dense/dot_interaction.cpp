@@ -64,8 +64,8 @@ at::Tensor dots_by_operators(
     const DotInteractionOptions& options) {
   const at::Tensor x = joined_features(leaves);
   if (count_of_pairs(x.size(1), options) == 0) {
-    return x.flatten(1).narrow(
-        1, 0, 0);  // its gradient is 0 for infinities, too
+    // The gradient of x is 0, even if x has infinities.
+    return x.flatten(1).narrow(1, 0, 0);
   }
   const at::Tensor dots = at::bmm(x, x.transpose(1, 2));
   return options.skip_gather

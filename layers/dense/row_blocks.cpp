@@ -11,8 +11,6 @@
 #include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <cstddef>
-
 namespace tessera {
 
 void RowBlocks::for_each(c10::function_ref<void(int64_t)> task) const {

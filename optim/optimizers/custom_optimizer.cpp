@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 
 namespace tessera::optim {
 

@@ -41,7 +41,7 @@ struct QueuedBatch {
   bool waits_to_be_dequeued() const;
   /// Whether a replica has made all its calls for its slice of this batch.
   bool is_done(const BatchSlice& slice) const;
-  /// Whether all replicas have.
+  /// Whether all replicas have made all their calls.
   bool is_done() const;
   /// Whether the batch is for training, and the replica has dequeued it, but has not
   /// passed its gradients.

@@ -2,6 +2,7 @@
 #include "src/engine/embedding_state.h"
 
 #include <tessera/common/shorten.h>
+#include <tessera/optim/optimizers/custom_optimizer.h>
 
 #include "optim/row_update.h"
 #include "optim/tensor_update.h"
@@ -46,11 +47,6 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
   return tables.size() - 1;
 }
 
-// Rows of 8 bits have no dtype of LibTorch, so they become float32.
-at::Tensor numbers_of(at::Tensor rows) {
-  return rows.scalar_type() == at::kChar ? float_rows(rows) : rows;
-}
-
 std::vector<Slot> make_slots(const TableState& table) {
   std::vector<Slot> slots;
   if (!table.optimizer) {
@@ -79,10 +75,13 @@ std::vector<Slot> make_slots(const TableState& table) {
           ? reserve_rows(
                 rows,
                 spec.is_per_row ? 1 : config.dim,
-                at::kFloat,
+                slot_dtype_of(config, spec.is_per_row),
                 "the slots of table '" + shorten(table.name) + "'",
                 config.keys->preallocate ? rows : 0)
-          : allocate_rows(rows, spec.is_per_row ? 1 : config.dim);
+          : allocate_rows(
+                rows,
+                spec.is_per_row ? 1 : config.dim,
+                slot_dtype_of(config, spec.is_per_row));
       slot.values = spec.is_per_row ? slot.values.view({rows}) : slot.values;
       if (table.key_rows == nullptr) {  // else each new key sets its own
         slot.values.fill_(spec.initial_value);
@@ -138,7 +137,7 @@ at::Tensor copy_used_rows(const KeyTableRows& table, const at::Tensor& rows) {
   at::Tensor copy = reserve_rows(
       rows.size(0),
       width,
-      at::kFloat,
+      rows.scalar_type(),
       "the slots of a copy",
       table.index().config().preallocate ? rows.size(0) : 0);
   copy = copy.view(rows.sizes());
@@ -221,6 +220,14 @@ EmbeddingState describe_state(
           *table.optimizer,
           c10::str("[TableConfig '", shorten(table.name), "']"));
     }
+    // Functions of the user work with float32.
+    TESSERA_CHECK_VALUE(
+        table.config->slot_dtype == at::kFloat || !table.optimizer ||
+            (!has_slot_creation(table) &&
+             !table.optimizer->get_if<optim::CustomOptimizer>()),
+        "[table '{}'] slot_dtype must be kFloat with a CustomOptimizer or slot_creation, but got {}. Use kFloat or another optimizer.",
+        shorten(table.name),
+        to_string(table.config->slot_dtype));
     table.rows = shards.rows_of ? shards.rows_of(table.name, *table.config)
                                 : LocalRows::all(table.config->max_rows());
   }
@@ -282,7 +289,8 @@ int64_t updates_of(const EmbeddingState& state, const TableState& table) {
 kernels::Rounding rounding_of(
     const EmbeddingState& state,
     const TableState& table) {
-  if (table.config->dtype == at::kFloat) {
+  if (table.config->dtype == at::kFloat &&
+      table.config->slot_dtype == at::kFloat) {
     return {};
   }
   return {

@@ -9,7 +9,7 @@
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
 
-#include <algorithm>
+#include <cstring>
 #include <unordered_map>
 #include <utility>
 
@@ -243,11 +243,14 @@ void apply(const KeyUpdate& update) {
   const auto specs = optim::slots_of(*table.optimizer);
   for (size_t slot = 0; slot < table.slots.size(); ++slot) {
     at::Tensor& values = table.slots[slot].values;
-    const int64_t width = values.dim() == 1 ? 1 : values.size(1);
-    auto* data = values.mutable_data_ptr<float>();
-    const auto initial = static_cast<float>(specs[slot].initial_value);
-    write_rows(update.new_rows, data, width * sizeof(float), [&](int64_t i) {
-      std::fill_n(data + update.new_rows[i] * width, width, initial);
+    const at::Tensor initial =
+        values.new_full(values.sizes().slice(1), specs[slot].initial_value);
+    auto* data = static_cast<char*>(values.mutable_data_ptr());
+    write_rows(update.new_rows, data, initial.nbytes(), [&](int64_t i) {
+      std::memcpy(
+          data + update.new_rows[i] * initial.nbytes(),
+          initial.const_data_ptr(),
+          initial.nbytes());
     });
   }
 }

@@ -96,7 +96,9 @@ int64_t slot_bytes(const TableState& table, WithSlots with_slots) {
   int64_t bytes = 0;
   for (const optim::SlotSpec& slot : optim::slots_of(*table.optimizer)) {
     const int64_t numbers = slot.is_per_row ? 1 : table.config->dim;
-    bytes = sum_of(bytes, product_of(table.rows.count, 4 * numbers));
+    const auto size = static_cast<int64_t>(
+        c10::elementSize(slot_dtype_of(*table.config, slot.is_per_row)));
+    bytes = sum_of(bytes, product_of(table.rows.count, size * numbers));
   }
   return bytes;
 }
@@ -120,7 +122,7 @@ MemoryPlan::Table plan_table(const TableState& table, WithSlots with_slots) {
                     KeyPartitions(keys.capacity)
                         .in_rows(table.rows.numbers.first, table.rows.count))
                     .bytes_at_capacity();
-    if (config.dtype != at::kFloat && config.stochastic_rounding) {
+    if (rounds_at_random(config)) {
       // KeyTableRows::row_keys()
       plan.keys += table.rows.count * static_cast<int64_t>(sizeof(int64_t));
     }

@@ -61,10 +61,7 @@ CustomUpdate run_custom_rule(
     const optim::StepContext& context) {
   const auto rows = std::ssize(gradients.rows);
   CustomUpdate update{.table = &table, .ids = at::empty({rows}, at::kLong)};
-  std::copy(
-      gradients.rows.begin(),
-      gradients.rows.end(),
-      update.ids.mutable_data_ptr<int64_t>());
+  std::ranges::copy(gradients.rows, update.ids.mutable_data_ptr<int64_t>());
   const at::Tensor sums =
       at::tensor(c10::ArrayRef<float>(gradients.sums), at::kFloat)
           .view({rows, table.config->dim});

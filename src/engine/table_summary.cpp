@@ -87,35 +87,43 @@ std::string summary_of(
        "slots",
        state.ranks->size() == 1 ? "memory" : "memory here"}};
   int64_t total = 0;
+  int64_t with_all_keys = 0;
   for (const TableState& table : state.tables) {
     int64_t bytes = static_cast<int64_t>(table.parameters.nbytes());
     for (const Slot& slot : table.slots) {
       bytes += static_cast<int64_t>(slot.values.nbytes());
     }
-    if (table.key_rows != nullptr) {  // of the rows in use, with their keys
-      const KeyIndex& index = table.key_rows->index();
-      bytes = (bytes + index.bytes_at_capacity()) /
-          std::max<int64_t>(1, index.rows()) * index.size();
+    const KeyIndex* keys =
+        table.key_rows != nullptr ? &table.key_rows->index() : nullptr;
+    bytes += keys != nullptr ? keys->bytes_at_capacity() : 0;
+    with_all_keys += bytes;
+    if (keys != nullptr) {  // of the rows in use, with their keys
+      bytes = bytes / std::max<int64_t>(1, keys->rows()) * keys->size();
     }
     total += bytes;
+    const bool has_narrow_slots = !table.slots.empty() &&
+        table.slots[0].values.scalar_type() == at::kBFloat16;
     lines.push_back(
         {table.name,
          std::to_string(
-             table.key_rows != nullptr ? table.key_rows->index().size()
-                                       : table.config->vocabulary_size),
+             keys != nullptr ? keys->size() : table.config->vocabulary_size),
          std::to_string(table.config->dim),
          to_string(table.config->dtype),
          to_string(table.config->combiner),
          table.optimizer ? optim::name_of(*table.optimizer) : "-",
-         table.slots.empty() ? "-" : join_names(table.slots, &Slot::name),
+         (table.slots.empty() ? "-" : join_names(table.slots, &Slot::name)) +
+             (has_narrow_slots ? " in bfloat16" : ""),
          megabytes(bytes)});
   }
   std::string text = align(lines);
   text += fmt::format(
-      "{}, {}, {}, {}{}\n",
+      "{}, {}, {}{}, {}{}\n",
       counted(state.tables.size(), "table"),
       counted(state.features.size(), "feature"),
       megabytes(total),
+      has_key_tables(state)
+          ? fmt::format(" (with all keys {})", megabytes(with_all_keys))
+          : "",
       strategy,
       state.ranks->size() == 1
           ? ""

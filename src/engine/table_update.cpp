@@ -14,7 +14,6 @@
 #include <bit>
 #include <ranges>
 #include <span>
-#include <utility>
 
 namespace tessera {
 
@@ -608,7 +607,9 @@ void TableUpdater::update_bin(
   thread_local Buffer<float> scratch;
   thread_local Buffer<uint32_t> summed_rows;
   thread_local std::vector<uint16_t> places(kMaxPlaces);
-  scratch.resize((3 + max_rows) * dim);
+  constexpr auto kSlots = static_cast<int64_t>(kernels::kMaxSlots);
+  scratch.resize((3 + kSlots + max_rows) * dim);
+  float* slot_rows = scratch.data() + (3 + max_rows) * dim;  // [kSlots, dim]
   summed_rows.resize(max_rows);
   const std::vector<float> zeros(sweep ? dim : 0, 0.0F);
   kernels::UpdateArgs args{
@@ -649,8 +650,20 @@ void TableUpdater::update_bin(
         &kernels::Contribution::row);
   }
   args.table.rounding = update.rounding;
+  std::array<kernels::StoredRows, kernels::kMaxSlots> narrow_slots;
   for (Slot& slot : table.slots) {
-    args.slots[slot.position] = slot.values.mutable_data_ptr<float>();
+    if (slot.values.scalar_type() == at::kFloat) {
+      args.slots[slot.position] = slot.values.mutable_data_ptr<float>();
+      continue;
+    }
+    kernels::StoredRows& narrow = narrow_slots[slot.position];
+    narrow = mutable_rows(slot.values);
+    narrow.rounding = update.rounding;
+    narrow.rounding.is_stochastic = true;
+    narrow.rounding.key = mix_bits(update.rounding.key + slot.position + 1);
+    args.slots[slot.position] =
+        slot_rows + static_cast<int64_t>(slot.position) * dim;
+    args.narrow_slots = narrow_slots.data();
   }
   active_kernels().update(args, update.rows.rule);
 }

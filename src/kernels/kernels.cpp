@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-// Each function sets its part of `table`. It is in the source file with its name.
+// Each function sets its part of `table`. AddScanKernels() is in scan_kernels.cpp, and so on.
 //
 // The kernels should avoid templates of the standard library. GCC compiles such templates
 // for the target, too, and their names are external, so that the linker may give the
@@ -25,12 +25,14 @@ void AddLookupKernels(KernelTable& table);
 void AddQuantizedKernels(KernelTable& table);
 void AddRandomKernels(KernelTable& table);
 void AddScanKernels(KernelTable& table);
+void AddUpdateKernels(KernelTable& table);
 
 void AddKernels(KernelTable& table) {
   AddLookupKernels(table);
   AddQuantizedKernels(table);
   AddRandomKernels(table);
   AddScanKernels(table);
+  AddUpdateKernels(table);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -61,7 +63,6 @@ std::vector<KernelTable> collect() {
     KernelTable& table = tables.emplace_back();
     table.isa = isa;
     HWY_DYNAMIC_DISPATCH(AddKernels)(table);
-    add_update_kernels(table);
   });
   return tables;
 }

@@ -137,8 +137,11 @@ struct SumScratch {
 struct UpdateArgs {
   StoredRows table = {};
   /// Each [vocab, dim], or [vocab] if the rule keeps one number per row; nullptr if the
-  /// rule does not use the slot.
+  /// rule does not use the slot. With `narrow_slots`, each [dim], scratch.
   std::array<float*, kMaxSlots> slots = {};
+  /// nullptr, or the slots as they are stored in 16 bits, [kMaxSlots]. One that the rule
+  /// does not use has no data.
+  const StoredRows* narrow_slots = nullptr;
   const Contribution* contributions = nullptr;  // [count]
   int64_t count = 0;
   const GradientSource* sources = nullptr;

@@ -20,9 +20,11 @@ struct RowSlots {
 template <class Row>
 HWY_INLINE RowSlots SlotsOf(const UpdateArgs& args, int64_t row) {
   RowSlots slots;
+  const int64_t offset =
+      args.narrow_slots == nullptr ? row * args.table.dim : 0;
   for (size_t i = 0; i < Row::kSlots && !kHasOneSlotPerRow<Row>; ++i) {
     if (args.slots[i] != nullptr) {
-      slots.first[i] = args.slots[i] + row * args.table.dim;
+      slots.first[i] = args.slots[i] + offset;
     }
   }
   return slots;

@@ -3,6 +3,7 @@
 
 #include "src/kernels/kernels.h"
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -20,15 +21,8 @@ template <class Table>
 const Table* find_table(
     const std::vector<Table>& tables,
     std::string_view isa) {
-  for (const Table& table : tables) {
-    if (table.isa == isa) {
-      return &table;
-    }
-  }
-  return nullptr;
+  const auto found = std::ranges::find(tables, isa, &Table::isa);
+  return found == tables.end() ? nullptr : &*found;
 }
-
-/// Sets the kernels of update_kernels.cpp in `table`, for Highway's current target.
-void add_update_kernels(KernelTable& table);
 
 }  // namespace tessera::kernels

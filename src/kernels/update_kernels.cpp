@@ -887,22 +887,71 @@ struct StepInt8Row {
   }
 };
 
+HWY_NOINLINE void WidenSlots(const UpdateArgs& args, int64_t row) {
+  for (size_t i = 0; i < kMaxSlots; ++i) {
+    if (args.slots[i] != nullptr) {
+      WidenRow(args.narrow_slots[i], row, args.slots[i]);
+    }
+  }
+}
+
+HWY_NOINLINE void NarrowSlots(
+    const UpdateArgs& args,
+    int64_t row,
+    int64_t step) {
+  for (size_t i = 0; i < kMaxSlots; ++i) {
+    if (args.slots[i] != nullptr) {
+      NarrowRow(args.narrow_slots[i], row, step, args.slots[i]);
+    }
+  }
+}
+
+// Updates a row, and converts its slots before and after that if they have 16 bits.
+template <class Row, class StepRow>
+struct StepWithSlots {
+  const UpdateArgs& args;
+  const StepRow& step_row;
+
+  TESSERA_ROW_INLINE void operator()(
+      uint32_t row,
+      int64_t step,
+      const float* gradient) const {
+    const bool is_narrow = Row::kSlots > 0 && args.narrow_slots != nullptr;
+    if (HWY_UNLIKELY(is_narrow)) {
+      WidenSlots(args, row);
+    }
+    step_row(row, step, gradient);
+    if (HWY_UNLIKELY(is_narrow)) {
+      NarrowSlots(args, row, step);
+    }
+  }
+};
+
+// The bytes of a row of a slot with `dim` columns.
+HWY_INLINE int64_t SlotBytes(const UpdateArgs& args) {
+  return bytes_of_row(
+      args.narrow_slots == nullptr ? Storage::kFloat32 : Storage::kBFloat16,
+      args.table.dim);
+}
+
 // Prefetches the weights and slots of a row.
 template <class Row, CacheLevel kLevel>
 TESSERA_ROW_INLINE void PrefetchRow(const UpdateArgs& args, uint32_t row) {
-  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-  const int64_t dim = args.table.dim;
-  const int64_t offset = static_cast<int64_t>(row) * dim;
   if constexpr (kHasOneSlotPerRow<Row>) {
     PrefetchLine<kLevel>(args.slots[0] + row);
   }
-  const int64_t row_bytes = bytes_of_row(args.table.storage, dim);
+  const int64_t row_bytes = bytes_of_row(args.table.storage, args.table.dim);
   PrefetchLines<kLevel>(
       static_cast<const char*>(args.table.data) + row * row_bytes, row_bytes);
   if constexpr (!kHasOneSlotPerRow<Row>) {
+    const int64_t slot_bytes = SlotBytes(args);
     for (size_t i = 0; i < Row::kSlots; ++i) {
       if (args.slots[i] != nullptr) {
-        PrefetchLines<kLevel>(args.slots[i] + offset, dim * kFloat);
+        const void* slot = args.narrow_slots == nullptr
+            ? args.slots[i]
+            : args.narrow_slots[i].data;
+        PrefetchLines<kLevel>(
+            static_cast<const char*>(slot) + row * slot_bytes, slot_bytes);
       }
     }
   }
@@ -932,7 +981,7 @@ HWY_INLINE PrefetchDistances DistancesOf(const UpdateArgs& args) {
   }
   const int64_t dim = args.table.dim;
   const int64_t row_bytes =
-      dim * slots * floats + bytes_of_row(args.table.storage, dim);
+      slots * SlotBytes(args) + bytes_of_row(args.table.storage, dim);
   return {
       update_prefetch_distance(row_bytes),
       prefetch_distance(row_bytes + dim * floats)};
@@ -1019,7 +1068,8 @@ TESSERA_ROW_INLINE void UpdateSummedRows(
 }
 
 template <class Row, class StepRow>
-void UpdateRows(const UpdateArgs& args, const StepRow& step_row) {
+void UpdateRows(const UpdateArgs& args, const StepRow& step_columns) {
+  const StepWithSlots<Row, StepRow> step_row{args, step_columns};
   if (args.sums.sums != nullptr) {
     UpdateSummedRows<Row>(args, step_row);
     return;
@@ -1127,15 +1177,3 @@ void AddUpdateKernels(KernelTable& table) {
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::kernels
 HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace tessera::kernels {
-
-HWY_EXPORT(AddUpdateKernels);
-
-void add_update_kernels(KernelTable& table) {
-  HWY_DYNAMIC_DISPATCH(AddUpdateKernels)(table);
-}
-
-}  // namespace tessera::kernels
-#endif

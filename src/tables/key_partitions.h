@@ -96,8 +96,8 @@ class KeyPartitions {
 };
 
 /// Sorts items by hash_of(item). bucket_of(item), in [0, buckets), must not decrease if the
-/// hash increases. Hashes are spread evenly, so it gives nearly the right place. With about
-/// as many buckets as items, std::sort() alone took twice as long.
+/// hash increases. Hashes are spread evenly, so the bucket is nearly the right place. Without
+/// buckets, std::sort() took twice as long.
 template <class Item, class BucketOf, class HashOf>
 void sort_by_hash(
     std::vector<Item>& items,

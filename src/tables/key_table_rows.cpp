@@ -87,7 +87,7 @@ KeyTableRows::KeyTableRows(
           config.dtype,
           "the rows of table '" + shorten(name) + "'",
           touched_rows(*config.keys, index_.rows()))) {
-  if (config.dtype != at::kFloat && config.stochastic_rounding) {
+  if (rounds_at_random(config)) {
     const std::string what = "the keys of table '" + shorten(name) + "'";
     row_keys_ = ReservedArray<int64_t>(index_.rows(), what);
     if (config.keys->preallocate) {

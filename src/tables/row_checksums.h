@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/parallel.h"
 #include "src/tables/table_state.h"
 
 #define XXH_INLINE_ALL
@@ -34,6 +35,11 @@ class RowChecksums {
 
   int64_t row_bytes() const {
     return bytes_;
+  }
+  /// Calls visit(begin, end) for ranges that cover [0, count), in parallel.
+  template <class Visit>
+  void for_ranges(int64_t count, const Visit& visit) const {
+    run_ranges(count, rows_per_task(), count * bytes_, visit);
   }
   int64_t rows_per_task() const {
     constexpr int64_t kBytesPerTask = int64_t{1} << 22;

@@ -6,8 +6,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "src/common/check.h"
 
@@ -18,6 +21,13 @@ namespace {
 // The kernels take ids as uint32. The largest uint32 stands for a row of zeros.
 constexpr int64_t kMaxVocabulary =
     static_cast<int64_t>(std::numeric_limits<uint32_t>::max()) - 1;
+
+using NamedDtype = std::pair<at::ScalarType, const char*>;
+constexpr std::array kDtypes{
+    NamedDtype{at::kFloat, "float32"},
+    NamedDtype{at::kBFloat16, "bfloat16"},
+    NamedDtype{at::kHalf, "float16"},
+    NamedDtype{at::kChar, "int8"}};
 
 // Whether the rule was read from JSON, as a name without a function. The function may be
 // set until a layer is made, which validates the rule again.
@@ -30,34 +40,21 @@ bool is_placeholder(const optim::OptimizerSpec& optimizer) {
 }  // namespace
 
 std::string to_string(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    case at::kChar:
-      return "int8";
-    default:
-      TESSERA_CHECK_VALUE(
-          false,
-          "[TableConfig] dtype must be kFloat, kBFloat16, kHalf or kChar, but got k{}. Set it to one of these.",
-          c10::toString(dtype));
-  }
+  const auto found = std::ranges::find(kDtypes, dtype, &NamedDtype::first);
+  TESSERA_CHECK_VALUE(
+      found != kDtypes.end(),
+      "[TableConfig] dtype must be kFloat, kBFloat16, kHalf or kChar, but got k{}. Set it to one of these.",
+      c10::toString(dtype));
+  return found->second;
 }
 
 at::ScalarType dtype_from_string(std::string_view name) {
-  for (const at::ScalarType dtype :
-       {at::kFloat, at::kBFloat16, at::kHalf, at::kChar}) {
-    if (name == to_string(dtype)) {
-      return dtype;
-    }
-  }
+  const auto found = std::ranges::find(kDtypes, name, &NamedDtype::second);
   TESSERA_CHECK_VALUE(
-      false,
+      found != kDtypes.end(),
       "[TableConfig] dtype must be one of float32, bfloat16, float16, int8, but got '{}'. Use one of these names.",
       shorten(name));
+  return found->first;
 }
 
 void validate(const QuantizationConfig& config, const std::string& where) {
@@ -126,11 +123,15 @@ void validate(const TableConfig& config) {
       config.keys ? " with keys" : "",
       config.zero_rows);
   TESSERA_CHECK_VALUE(
-      config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||
-          config.dtype == at::kHalf || config.dtype == at::kChar,
+      std::ranges::count(kDtypes, config.dtype, &NamedDtype::first) == 1,
       "{} dtype must be kFloat, kBFloat16, kHalf or kChar, but got k{}. Set it to one of these.",
       where,
       c10::toString(config.dtype));
+  TESSERA_CHECK_VALUE(
+      config.slot_dtype == at::kFloat || config.slot_dtype == at::kBFloat16,
+      "{} slot_dtype must be kFloat or kBFloat16, but got k{}. Set it to one of these.",
+      where,
+      c10::toString(config.slot_dtype));
   if (config.initializer) {
     validate(*config.initializer, where);
   }

@@ -14,10 +14,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 namespace tessera {
 
@@ -78,18 +76,7 @@ kernels::StoredRows rows_at(void* data, const at::Tensor& rows) {
       .storage = storage_of(rows.scalar_type())};
 }
 
-// Calls visit(begin, end) for parts of the rows, on all threads.
-template <class Visit>
-void for_parts(const at::Tensor& rows, const Visit& visit) {
-  constexpr int64_t kRowsPerTask = 1024;
-  const int64_t count = rows.size(0);
-  run_tasks(
-      (count + kRowsPerTask - 1) / kRowsPerTask,
-      static_cast<int64_t>(rows.nbytes()),
-      [&](int64_t task) {
-        visit(task * kRowsPerTask, std::min(count, (task + 1) * kRowsPerTask));
-      });
-}
+constexpr int64_t kRowsPerTask = 1024;
 
 }  // namespace
 
@@ -105,6 +92,10 @@ kernels::StoredRows mutable_rows(at::Tensor& rows) {
   return rows_at(rows.mutable_data_ptr(), rows);
 }
 
+at::Tensor numbers_of(const at::Tensor& rows) {
+  return rows.scalar_type() == at::kChar ? float_rows(rows) : rows;
+}
+
 at::Tensor float_rows(const at::Tensor& rows) {
   if (rows.scalar_type() != at::kChar) {
     return rows.to(at::kFloat);
@@ -113,16 +104,18 @@ at::Tensor float_rows(const at::Tensor& rows) {
   const kernels::StoredRows stored = stored_rows(contiguous);
   const at::Tensor values = at::empty({stored.vocab, stored.dim}, at::kFloat);
   auto* out = values.mutable_data_ptr<float>();
-  for_parts(contiguous, [&](int64_t begin, int64_t end) {
-    std::vector<uint32_t> ids(static_cast<size_t>(end - begin));
-    std::iota(ids.begin(), ids.end(), static_cast<uint32_t>(begin));
-    active_kernels().combine(
-        {.table = stored,
-         .ids = ids.data(),
-         .nnz = end - begin,
-         .out = out + begin * stored.dim,
-         .end_bag = end - begin});
-  });
+  const auto bytes = static_cast<int64_t>(rows.nbytes());
+  run_ranges(
+      stored.vocab, kRowsPerTask, bytes, [&](int64_t begin, int64_t end) {
+        std::vector<uint32_t> ids(static_cast<size_t>(end - begin));
+        std::iota(ids.begin(), ids.end(), static_cast<uint32_t>(begin));
+        active_kernels().combine(
+            {.table = stored,
+             .ids = ids.data(),
+             .nnz = end - begin,
+             .out = out + begin * stored.dim,
+             .end_bag = end - begin});
+      });
   return values;
 }
 
@@ -135,11 +128,13 @@ void assign_rows(at::Tensor rows, const at::Tensor& values) {
   const at::Tensor from = at::empty(values.sizes(), at::kFloat).copy_(values);
   const auto* numbers = from.const_data_ptr<float>();
   const kernels::StoredRows stored = mutable_rows(rows);
-  for_parts(rows, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      active_kernels().assign_row(stored, row, numbers + row * stored.dim);
-    }
-  });
+  const auto bytes = static_cast<int64_t>(rows.nbytes());
+  run_ranges(
+      stored.vocab, kRowsPerTask, bytes, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          active_kernels().assign_row(stored, row, numbers + row * stored.dim);
+        }
+      });
   note_write(rows);
 }
 
@@ -239,19 +234,13 @@ at::Tensor read_local_rows(
       table.config->vocabulary_size,
       begin,
       end);
-  if (table.rows.count == table.config->vocabulary_size &&
-      !table.rows.is_copy) {
-    const at::Tensor rows = table.parameters.slice(0, begin, end);
-    const at::Tensor numbers = float_rows(rows);
-    return numbers.is_alias_of(rows) ? numbers.clone() : numbers;
-  }
   at::Tensor values = at::zeros({end - begin, table.config->dim}, at::kFloat);
   const kernels::RowNumbers rows = table.rows.numbers;
   const int64_t first = table.rows.count_before(begin);
   const int64_t last = table.rows.count_before(end);
   if (first < last && !table.rows.is_copy) {
     values.slice(0, rows[first] - begin, rows[last - 1] - begin + 1, rows.step)
-        .copy_(float_rows(table.parameters.slice(0, first, last)));
+        .copy_(numbers_of(table.parameters.slice(0, first, last)));
   }
   return values;
 }

@@ -103,9 +103,26 @@ void note_write(const at::Tensor& tensor);
 /// kChar the bytes of a row in kernels::Storage::kInt8.
 int64_t stored_columns(int64_t dim, at::ScalarType dtype);
 
+/// The dtype of a slot of a table. `is_per_row`: it has one number per row.
+inline at::ScalarType slot_dtype_of(
+    const TableConfig& config,
+    bool is_per_row) {
+  return is_per_row ? at::kFloat : config.slot_dtype;
+}
+
+/// Whether updates of the table round its rows or slots at random.
+inline bool rounds_at_random(const TableConfig& config) {
+  return config.slot_dtype != at::kFloat ||
+      (config.dtype != at::kFloat && config.stochastic_rounding);
+}
+
 /// Returns the numbers of a table's rows, [rows, dim] float32. They share the memory of
 /// `rows` if that is float32.
 at::Tensor float_rows(const at::Tensor& rows);
+
+/// Returns the numbers of a table's rows, [rows, dim]: those of kChar as float32, because
+/// LibTorch has no dtype for them, and others as they are.
+at::Tensor numbers_of(const at::Tensor& rows);
 
 /// Sets a table's rows to `values` [rows, dim], of a floating-point dtype, rounded to the
 /// nearest. Rows of kChar must be contiguous.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/tables/touched_rows.h"
 
-#include "src/common/parallel.h"
 #include "src/tables/row_checksums.h"
 
 #include <iterator>
@@ -9,20 +8,10 @@
 
 namespace tessera {
 
-namespace {
-
-// Calls visit(begin, end) for ranges of `count` rows, in parallel.
-template <class Visit>
-void visit_ranges(const RowChecksums& rows, int64_t count, const Visit& visit) {
-  run_ranges(count, rows.rows_per_task(), count * rows.row_bytes(), visit);
-}
-
-}  // namespace
-
 TouchedRows::TouchedRows(const TableState& table)
     : checksums_(table.rows.count) {
   const RowChecksums reader(table);
-  visit_ranges(reader, table.rows.count, [&](int64_t begin, int64_t end) {
+  reader.for_ranges(table.rows.count, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       checksums_[row] = reader.checksum(row);
     }
@@ -34,7 +23,7 @@ std::vector<uint32_t> TouchedRows::rows(const TableState& table) const {
   const int64_t size = reader.rows_per_task();
   std::vector<std::vector<uint32_t>> found(
       (table.rows.count + size - 1) / size);
-  visit_ranges(reader, table.rows.count, [&](int64_t begin, int64_t end) {
+  reader.for_ranges(table.rows.count, [&](int64_t begin, int64_t end) {
     std::vector<uint32_t> touched;
     for (int64_t row = begin; row < end; ++row) {
       if (reader.checksum(row) != checksums_[row]) {
@@ -54,7 +43,7 @@ void TouchedRows::accept(
     const TableState& table,
     const std::vector<uint32_t>& rows) {
   const RowChecksums reader(table);
-  visit_ranges(reader, std::ssize(rows), [&](int64_t begin, int64_t end) {
+  reader.for_ranges(std::ssize(rows), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       checksums_[rows[i]] = reader.checksum(rows[i]);
     }

@@ -96,6 +96,48 @@ TEST_F(EngineReferenceTest, ATableOfFewBytes) {
   EXPECT_EQ(plan.bytes(), 1000 * 70);
 }
 
+TEST_F(EngineReferenceTest, FrequentRowsInFloat32) {
+  const at::Tensor ids = torch::tensor({3, 700});
+  // snippet: frequent_rows
+  // The ids are in the order of their frequency. The first 50 have rows of float32.
+  constexpr int64_t kFrequent = 50;
+  const auto feature = [](TableConfig table) {
+    table.combiner = Combiner::kSum;
+    return FeatureConfig{
+        .table = make_table(table), .out_of_range = OutOfRange::kZero};
+  };
+  TPUEmbedding embedding(TPUEmbeddingOptions{
+      .features =
+          {{"frequent",
+            feature(
+                {.name = "frequent", .vocabulary_size = kFrequent, .dim = 64})},
+           {"others",
+            feature(
+                {.name = "others",
+                 .vocabulary_size = 1000 - kFrequent,
+                 .dim = 64,
+                 .dtype = at::kChar})}},
+      .optimizer = optim::RowWiseAdagrad{.learning_rate = 0.05}});
+  // Each id is out of the range of one table, which gives zeros.
+  const auto activations =
+      embedding->forward({{"frequent", ids}, {"others", ids - kFrequent}});
+  const at::Tensor vectors = activations["frequent"] + activations["others"];
+  // end snippet
+  const EmbeddingTables tables = embedding->embedding_tables();
+  EXPECT_TRUE(at::equal(vectors[0], tables["frequent"][3]));
+  expect_close(vectors[1], tables["others"][650], 1e-6, 1e-6);
+  const auto bag = [](const at::Tensor& of) {
+    return RaggedFeature{.values = of, .row_splits = torch::tensor({0, 2})};
+  };
+  const auto pooled = embedding->forward(
+      {{"frequent", bag(ids)}, {"others", bag(ids - kFrequent)}});
+  expect_close(
+      pooled["frequent"] + pooled["others"],
+      vectors.sum(0, /*keepdim=*/true),
+      1e-6,
+      1e-6);
+}
+
 TEST_F(EngineReferenceTest, QuantizationConfig) {
   // snippet: QuantizationConfig
   const TablePtr users = make_table(

@@ -419,4 +419,83 @@ TYPED_TEST(StorageTest, StepsWithoutACopyOfTheRowEqualStepsWithOne) {
   }
 }
 
+// The rule works on copies of the slots, which are rounded like rows.
+TYPED_TEST(StorageTest, NarrowSlotsRoundTheResultOfFloat32) {
+  constexpr int64_t kVocab = 5;
+  const std::vector<RowRule> rules{
+      SgdRule{.learning_rate = 0.3F},
+      AdagradRule{.learning_rate = 0.3F},
+      AdamRule{.learning_rate = 0.3F, .beta_1 = 0.9, .beta_2 = 0.99},
+      LambRule{.learning_rate = 0.3F, .beta_1 = 0.9, .beta_2 = 0.99}};
+  for (const KernelTable& kernels : available_kernels()) {
+    for (const RowRule& rule : rules) {
+      for (const int64_t dim : {1, 5, 16, 33}) {
+        SCOPED_TRACE(kernels.isa + " dim " + std::to_string(dim));
+        std::mt19937 random(7);
+        std::normal_distribution<float> normal;
+        std::vector<float> gradients(2 * dim);
+        for (float& value : gradients) {
+          value = normal(random);
+        }
+        using Slots = std::array<std::vector<uint16_t>, 2>;
+        Slots narrow;
+        std::array<std::vector<float>, 2> wide;
+        for (size_t slot = 0; slot < 2; ++slot) {
+          for (int64_t i = 0; i < kVocab * dim; ++i) {
+            narrow[slot].push_back(
+                nearest<TypeParam>(std::abs(normal(random))));
+            wide[slot].push_back(widened<TypeParam>(narrow[slot].back()));
+          }
+        }
+        std::array<StoredRows, kMaxSlots> stored;
+        for (size_t slot = 0; slot < 2; ++slot) {
+          stored[slot] = TestFixture::stored(
+              narrow[slot], dim, {.is_stochastic = true, .key = 5 + slot});
+        }
+        const auto update = [&](const StoredRows* narrow_slots) {
+          std::vector<float> rows(kVocab * dim, 0.5F);
+          std::vector<float> copies(2 * dim);
+          std::vector<float> scratch(4 * dim, 0.0F);
+          const std::vector<Contribution> contributions{{1, 0}, {4, 1}};
+          const std::vector<GradientSource> sources{
+              {gradients.data(), 1.0F}, {gradients.data() + dim, 1.0F}};
+          const bool is_narrow = narrow_slots != nullptr;
+          kernels.update(
+              {.table = {.data = rows.data(), .dim = dim},
+               .slots =
+                   {is_narrow ? copies.data() : wide[0].data(),
+                    is_narrow ? copies.data() + dim : wide[1].data()},
+               .narrow_slots = narrow_slots,
+               .contributions = contributions.data(),
+               .count = 2,
+               .sources = sources.data(),
+               .gradient = scratch.data(),
+               .direction = scratch.data() + dim,
+               .weights = scratch.data() + 2 * dim,
+               .sweep = true,  // also updates rows without a gradient
+               .end_row = kVocab,
+               .zeros = scratch.data() + 3 * dim},
+              rule);
+          return rows;
+        };
+        const Slots before = narrow;
+        EXPECT_EQ(update(stored.data()), update(nullptr));
+        if (std::holds_alternative<SgdRule>(rule)) {
+          EXPECT_EQ(narrow, before);
+          continue;
+        }
+        Slots expected = before;
+        for (size_t slot = 0; slot < 2; ++slot) {
+          StoredRows to = stored[slot];
+          to.data = expected[slot].data();
+          for (int64_t row = 0; row < kVocab; ++row) {
+            kernels.assign_row(to, row, wide[slot].data() + row * dim);
+          }
+        }
+        ASSERT_EQ(narrow, expected);
+      }
+    }
+  }
+}
+
 }  // namespace tessera::kernels::storage_test

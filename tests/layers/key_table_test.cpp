@@ -910,6 +910,13 @@ TEST(KeyTableTest, SummaryShowsTheKeys) {
   EXPECT_CONTAINS(
       layer->summary(),
       "table 't': 3 of 4 rows have keys (75 %), 3 keys admitted, 0 evicted, 0 gradients of evicted keys dropped");
+  TPUEmbedding large = small_layer({.capacity = 1'000'000});
+  const MemoryPlan plan = memory_plan(large->options());
+  EXPECT_CONTAINS(
+      large->summary(),
+      fmt::format(
+          "1 table, 1 feature, 0.0 MiB (with all keys {:.1f} MiB), ",
+          static_cast<double>(plan.lazy_bytes()) / 1024 / 1024));
   TPUEmbedding shared = small_layer(keys_with_default(4, 2));
   EXPECT_CONTAINS(
       shared->summary(),

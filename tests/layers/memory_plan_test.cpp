@@ -63,17 +63,25 @@ TEST(MemoryPlanTest, CountsRowsAndSlots) {
   EXPECT_EQ(plan_of({.dtype = at::kChar}).rows, kRows * (kDim + 2));
   EXPECT_EQ(plan_of({}, optim::RowWiseAdagrad{}).slots, kRows * 4);
   EXPECT_EQ(plan_of({}, optim::Adam{}).slots, kRows * kDim * 8);
+  EXPECT_EQ(
+      plan_of({.slot_dtype = at::kBFloat16}, optim::Adam{}).slots,
+      kRows * kDim * 4);
+  EXPECT_EQ(
+      plan_of({.slot_dtype = at::kBFloat16}, optim::RowWiseAdagrad{}).slots,
+      kRows * 4);
   EXPECT_EQ(plan_of({}, optim::SGD{}).slots, 0);
   EXPECT_EQ(plan_of({.trainable = false}).slots, 0);
 }
 
 TEST(MemoryPlanTest, EqualsTheMemoryOfTheLayer) {
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kChar}) {
-    const TPUEmbeddingOptions options = options_of({.dtype = dtype});
+    const TPUEmbeddingOptions options =
+        options_of({.dtype = dtype, .slot_dtype = at::kBFloat16});
     const MemoryPlan plan = memory_plan(options);
     const std::string summary = TPUEmbedding(options)->summary();
     const double mebibytes = static_cast<double>(plan.bytes()) / 1024 / 1024;
     EXPECT_CONTAINS(summary, fmt::format("{:.1f} MiB", mebibytes));
+    EXPECT_CONTAINS(summary, "accumulators in bfloat16");
   }
 }
 

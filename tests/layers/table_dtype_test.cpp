@@ -17,16 +17,20 @@ struct Setting {
   optim::OptimizerSpec optimizer = optim::Adagrad{.learning_rate = 0.05};
   bool stochastic_rounding = true;
   uint64_t seed = 1;
+  at::ScalarType slot_dtype = at::kFloat;
+  std::optional<DynamicKeys> keys = {};
 };
 
 TPUEmbedding make_layer(const Setting& setting) {
   const TablePtr table = make_table(
       {.name = "items",
-       .vocabulary_size = kRows,
+       .vocabulary_size = setting.keys ? 0 : kRows,
        .dim = kDim,
        .combiner = Combiner::kMean,
        .dtype = setting.dtype,
-       .stochastic_rounding = setting.stochastic_rounding});
+       .slot_dtype = setting.slot_dtype,
+       .stochastic_rounding = setting.stochastic_rounding,
+       .keys = setting.keys});
   return layer_of(
       features_of({{"item", table}}),
       setting.optimizer,
@@ -408,6 +412,185 @@ TEST(Int8TableTest, ServesTheRowsOfTheLayerAndOfCopies) {
       expected,
       1e-6,
       1e-5);
+}
+
+/// Tables of each dtype whose slots have 16 bits.
+class SlotDtypeTest : public testing::TestWithParam<at::ScalarType> {
+ public:
+  static Setting setting(std::optional<DynamicKeys> keys = {}) {
+    return {
+        .dtype = GetParam(),
+        .optimizer = optim::Adam{.learning_rate = 0.01},
+        .slot_dtype = at::kBFloat16,
+        .keys = keys};
+  }
+
+  static constexpr DynamicKeys kKeys{.capacity = 2 * kRows};
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Dtypes,
+    SlotDtypeTest,
+    testing::Values(at::kFloat, at::kBFloat16, at::kChar),
+    [](const auto& info) { return to_string(info.param); });
+
+TEST_P(SlotDtypeTest, TrainsCloseToFloat32Slots) {
+  Setting setting = SlotDtypeTest::setting();
+  TPUEmbedding layer = make_layer(setting);
+  setting.slot_dtype = at::kFloat;
+  TPUEmbedding reference = make_layer(setting);
+  const at::Tensor start = table_of(reference).to(at::kFloat);
+  train(layer, 20);
+  train(reference, 20);
+  const at::Tensor expected = table_of(reference).to(at::kFloat);
+  const auto moved = (expected - start).norm().item<double>();
+  const auto error =
+      (table_of(layer).to(at::kFloat) - expected).norm().item<double>();
+  EXPECT_GT(moved, 1.0);
+  EXPECT_GT(error, 0.0);
+  EXPECT_LT(error, (GetParam() == at::kChar ? 0.2 : 0.02) * moved);
+}
+
+// The accumulators grow by far less than half a unit in the last place.
+TEST_P(SlotDtypeTest, SmallGrowthCountsOnAverage) {
+  Setting setting = SlotDtypeTest::setting();
+  setting.optimizer =
+      optim::Adagrad{.learning_rate = 0.1, .initial_accumulator_value = 1.0};
+  TPUEmbedding layer = make_layer(setting);
+  const Features all_rows{{"item", at::arange(kRows, at::kLong)}};
+  const auto step = [&](double gradient) {
+    const at::Tensor activations = layer->forward(all_rows)["item"];
+    torch::autograd::backward(
+        {activations}, {at::full_like(activations, gradient)});
+  };
+  for (int i = 0; i < 1000; ++i) {
+    step(0.01);  // each adds 1e-4, and bfloat16 steps by 1/128 at 1
+  }
+  set_table(layer, at::zeros({kRows, kDim}));
+  step(1.0);
+  const auto mean = table_of(layer).to(at::kDouble).mean().item<double>();
+  EXPECT_NEAR(mean, -0.1 / std::sqrt(1.0 + 0.1 + 1.0), 2e-4);
+}
+
+TEST_P(SlotDtypeTest, SameSeedSameBitsForAnyNumberOfThreads) {
+  for (const bool has_keys : {false, true}) {
+    std::vector<at::Tensor> tables;
+    for (const int count : {1, 2, 4}) {
+      const Threads threads(count);
+      TPUEmbedding layer =
+          make_layer(setting(has_keys ? std::optional(kKeys) : std::nullopt));
+      train(layer, 3);
+      tables.push_back(table_of(layer));
+    }
+    EXPECT_TENSOR_EQ(tables[0], tables[1]);
+    EXPECT_TENSOR_EQ(tables[0], tables[2]);
+  }
+}
+
+TEST_P(SlotDtypeTest, ContinuesBitForBitFromFiles) {
+  const TemporaryFolder folder;
+  for (const bool has_keys : {false, true}) {
+    const Setting setting =
+        SlotDtypeTest::setting(has_keys ? std::optional(kKeys) : std::nullopt);
+    const std::string run = folder / (has_keys ? "keys" : "rows");
+    TPUEmbedding whole = make_layer(setting);
+    for (int step = 0; step < 4; ++step) {
+      train(whole, 1, step);
+      whole->save_checkpoint(run, {.keep_last = 9, .full_every = 9});
+    }
+    TPUEmbedding from_increments = make_layer(setting);
+    from_increments->load_checkpoint(run);
+    TPUEmbedding from_archive = make_layer(setting);
+    copy_by_archive(whole, from_archive);
+    const auto copy =
+        std::dynamic_pointer_cast<TPUEmbeddingImpl>(whole->clone());
+    train(whole, 3, 4);
+    for (TPUEmbedding resumed :
+         {from_increments, from_archive, TPUEmbedding(copy)}) {
+      train(resumed, 3, 4);
+      EXPECT_TENSOR_EQ(table_of(whole), table_of(resumed));
+    }
+  }
+}
+
+TEST_P(SlotDtypeTest, ConvertsSlotsOfAnotherDtypeIfAsked) {
+  const TemporaryFolder folder;
+  for (const bool has_keys : {false, true}) {
+    Setting narrow = setting(has_keys ? std::optional(kKeys) : std::nullopt);
+    Setting wide = narrow;
+    wide.slot_dtype = at::kFloat;
+    for (const auto& [from, to] : {std::pair(wide, narrow), {narrow, wide}}) {
+      const std::string run =
+          folder / (to_string(from.slot_dtype) + (has_keys ? "keys" : "rows"));
+      TPUEmbedding saved = make_layer(from);
+      train(saved, 3);
+      saved->save_checkpoint(run);
+      TPUEmbedding loaded = make_layer(to);
+      EXPECT_VALUE_ERROR(
+          loaded->load_checkpoint(run),
+          "slot momenta is " + to_string(to.slot_dtype));
+      loaded->load_checkpoint(run, {.convert_rows = true});
+      std::stringstream archive;
+      torch::save(saved, archive);
+      torch::serialize::InputArchive input;
+      input.load_from(archive);
+      TPUEmbedding from_archive = make_layer(to);
+      from_archive->load(input, {.convert_rows = true});
+      EXPECT_TENSOR_EQ(table_of(loaded), table_of(saved));
+      train(loaded, 1, 3);
+      train(from_archive, 1, 3);
+      train(saved, 1, 3);
+      EXPECT_TENSOR_EQ(table_of(loaded), table_of(from_archive));
+      const auto error =
+          (table_of(loaded) - table_of(saved)).abs().max().item<double>();
+      EXPECT_LT(error, GetParam() == at::kChar ? 0.02 : 2e-3);
+    }
+  }
+}
+
+TEST_P(SlotDtypeTest, RoundTripsThroughJson) {
+  TableConfig config{.name = "items", .vocabulary_size = 3, .dim = 2};
+  EXPECT_FALSE(to_json(config).contains("slot_dtype"));
+  config.dtype = GetParam();
+  config.slot_dtype = at::kBFloat16;
+  EXPECT_EQ(table_from_json(to_json(config)), config);
+}
+
+TEST(SlotDtypeErrorsTest, RefusesWhatCannotHaveNarrowSlots) {
+  EXPECT_VALUE_ERROR(
+      make_table(
+          {.name = "t",
+           .vocabulary_size = 3,
+           .dim = 2,
+           .slot_dtype = at::kHalf}),
+      "[TableConfig 't'] slot_dtype must be kFloat or kBFloat16, but got "
+      "kHalf.");
+  const TablePtr table = make_table(
+      {.name = "t",
+       .vocabulary_size = 3,
+       .dim = 2,
+       .slot_dtype = at::kBFloat16});
+  for (const Strategy& strategy : {Strategy::host(), Strategy::padded()}) {
+    EXPECT_VALUE_ERROR(
+        layer_of(
+            features_of({{"f", table}}), optim::Adam{}, {.strategy = strategy}),
+        "[table 't'] slot_dtype must be kFloat on Strategy::host() and "
+        "Strategy::padded()");
+  }
+  const optim::CustomOptimizer custom{
+      .rule = optim::CustomRule("stay", [](optim::CustomRows& /*rows*/) {})};
+  const optim::Adam created{
+      .slot_creation =
+          optim::SlotCreation("zeros", [](const optim::SlotRequest& slot) {
+            return at::zeros(slot.shape, at::kFloat);
+          })};
+  for (const optim::OptimizerSpec& optimizer :
+       std::vector<optim::OptimizerSpec>{custom, created}) {
+    EXPECT_VALUE_ERROR(
+        layer_of(features_of({{"f", table}}), optimizer),
+        "[table 't'] slot_dtype must be kFloat with a CustomOptimizer or "
+        "slot_creation");
+  }
 }
 
 }  // namespace tessera::test::table_dtype_test

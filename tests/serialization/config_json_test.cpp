@@ -128,7 +128,7 @@ TEST(ConfigJsonTest, AnUnknownKeyIsRefusedWithTheKnownOnes) {
   EXPECT_VALUE_ERROR(
       table_from_json(parse(R"({"name": "users", "size": 3})")),
       "[table] unknown key 'size' in the JSON. Known: name, vocabulary_size, "
-      "dim, combiner, initializer, zero_rows, optimizer, dtype, stochastic_rounding, "
+      "dim, combiner, initializer, zero_rows, optimizer, dtype, slot_dtype, stochastic_rounding, "
       "quantization, trainable, keys.");
   EXPECT_VALUE_ERROR(
       optimizer_from_json(

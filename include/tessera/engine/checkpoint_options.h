@@ -75,9 +75,9 @@ struct LoadOptions {
   /// Whether a table may have more rows than were saved. The additional rows keep their
   /// values. In a new layer, these are the initial values.
   bool grown = false;
-  /// If true, rows that were saved in another TableConfig::dtype are rounded to the nearest
-  /// numbers of the table's dtype. The load needs memory for the saved rows meanwhile. If
-  /// false, another dtype is an error.
+  /// If true, rows and slots that were saved in another TableConfig::dtype or slot_dtype are
+  /// rounded to the nearest numbers of the table's own dtypes. The load may need memory for
+  /// the saved rows meanwhile. If false, another dtype is an error.
   bool convert_rows = false;
   /// The name of a checkpoint in the directory, as list_checkpoints() returns it. If
   /// empty, the newest checkpoint is loaded.

@@ -87,8 +87,8 @@ struct TableConfig {
   int64_t zero_rows = 0;
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
-  /// The dtype of the stored rows: kFloat, kBFloat16, kHalf or kChar. Sums, updates and
-  /// slots are always float32. The dtypes of fewer bits need Strategy::fused() or
+  /// The dtype of the stored rows: kFloat, kBFloat16, kHalf or kChar. Sums and updates are
+  /// always float32. The dtypes of fewer bits need Strategy::fused() or
   /// distributed::sharded_strategy(). A rounded value may exceed clip_weight_max or
   /// Uniform's range by one unit in the last place. In kHalf, a value of 65520 or more
   /// becomes infinite, and a value above 65504 may.
@@ -102,7 +102,12 @@ struct TableConfig {
   /// finite, the whole row becomes NaN.
   /// Source: ALPT, Li et al. 2023, arXiv 2212.05735, with scales that are not learned.
   at::ScalarType dtype = at::kFloat;
-  /// Whether updates round to 16 or 8 bits up or down at random. The expectation is then
+  /// The dtype in which the optimizer keeps its slots: kFloat or kBFloat16. Updates round
+  /// slots of kBFloat16 up or down at random. Slots of one number per row, such as those of
+  /// optim::RowWiseAdagrad, stay float32. kBFloat16 needs a strategy as `dtype` does, and an
+  /// optimizer that is not a CustomOptimizer and has no slot_creation.
+  at::ScalarType slot_dtype = at::kFloat;
+  /// Whether updates round rows to 16 or 8 bits up or down at random. The expectation is then
   /// the float32 value, so steps below half a unit in the last place count, too. The
   /// rounding is reproducible from the layer's seed. If false, updates round to the nearest.
   bool stochastic_rounding = true;
@@ -130,6 +135,7 @@ struct TableConfig {
       zero_rows,
       optimizer,
       dtype,
+      slot_dtype,
       stochastic_rounding,
       quantization,
       trainable,

@@ -113,7 +113,7 @@ FaultReports FaultBoard::exchange(
   std::packaged_task<void()> task([=, store = store_, rank = rank_] {
     ask_store(*store, rank, report, end, *shared);
   });
-  // Also ready after an error of a store that has ended with its rank.
+  // It is also ready after an error, such as that of a store that has ended.
   const std::future<void> is_done = task.get_future();
   std::thread(std::move(task)).detach();
   constexpr milliseconds kToWrite{100};

@@ -114,8 +114,7 @@ class Exchange final : public RowExchange {
     auto route = std::make_shared<Route>();
     std::vector<Request> requests(state_.tables.size());
     std::vector<int64_t> words;
-    std::exception_ptr error;
-    try {
+    const std::exception_ptr error = error_of([&] {
       for_sharded_tables(bags, [&](size_t table) {
         requests[table] = is_key_table(table) ? find_distinct_keys(table, bags)
                                               : find_distinct_rows(table, bags);
@@ -127,9 +126,7 @@ class Exchange final : public RowExchange {
           "[sharded_strategy] one lookup must request fewer than {} distinct rows, but got {}. Split the batch.",
           max_rows_,
           total);
-    } catch (...) {
-      error = std::current_exception();
-    }
+    });
     const std::vector<at::Tensor> incoming =
         exchange_requests(requests, words, error);
     route->number = ++lookups_;

@@ -144,9 +144,8 @@ class ShardedTableStore : public TableStore {
     std::ranges::sort(
         lookups, {}, [](const auto& one) { return route_of(one).number; });
     std::vector<TableSums> sums;
-    std::exception_ptr error;
     auto fingerprint = static_cast<uint64_t>(state().passes);
-    try {
+    const std::exception_ptr error = error_of([&] {
       for (const LookupGradients& lookup : lookups) {
         fingerprint = mix_bits(fingerprint + route_of(lookup).number);
       }
@@ -154,9 +153,7 @@ class ShardedTableStore : public TableStore {
       if (finite_check == FiniteCheck::kRaise) {
         check_dense_parameters();  // all ranks get the error
       }
-    } catch (...) {
-      error = std::current_exception();
-    }
+    });
     const DenseRows dense = find_dense_rows();
     at::Tensor values;
     RankGroup::Message message{
@@ -202,17 +199,14 @@ class ShardedTableStore : public TableStore {
       return plan();
     }
     Update update;
-    std::exception_ptr error;
     uint64_t rates_hash = 0;
-    try {
+    const std::exception_ptr error = error_of([&] {
       update = plan();
       for (const double learning_rate : update.learning_rates) {
         rates_hash =
             mix_bits(rates_hash + std::bit_cast<uint64_t>(learning_rate));
       }
-    } catch (...) {
-      error = std::current_exception();
-    }
+    });
     ranks_->barrier_and_compare(
         {Rendezvous::kUpdateIsReady, state().layer},
         error,

@@ -55,7 +55,9 @@ int64_t bytes_of(const TableState& table) {
       config.dim * static_cast<int64_t>(c10::elementSize(config.dtype));
   if (table.optimizer) {
     for (const optim::SlotSpec& slot : optim::slots_of(*table.optimizer)) {
-      row += kFloatBytes * (slot.is_per_row ? 1 : config.dim);
+      row += static_cast<int64_t>(
+                 c10::elementSize(slot_dtype_of(config, slot.is_per_row))) *
+          (slot.is_per_row ? 1 : config.dim);
     }
   }
   const int64_t rows = config.max_rows() * row;

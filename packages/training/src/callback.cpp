@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/training/callback.h>
 
-#include <tessera/common/fields.h>
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 #include <torch/serialize/archive.h>

@@ -11,7 +11,6 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
-#include <optional>
 
 namespace tessera::training {
 

@@ -104,11 +104,8 @@ at::Tensor guarded_gradient(const TableState& table) {
 // The ids without kZeroRow, [n] int64.
 at::Tensor lookup_rows(const IdBags& bags) {
   at::Tensor rows = at::empty({bags.nnz() - bags.zero_rows}, at::kLong);
-  std::copy_if(
-      bags.ids.begin(),
-      bags.ids.end(),
-      rows.mutable_data_ptr<int64_t>(),
-      [](uint32_t id) { return id != kZeroRow; });
+  std::ranges::remove_copy(
+      bags.ids, rows.mutable_data_ptr<int64_t>(), kZeroRow);
   return rows;
 }
 
@@ -247,6 +244,11 @@ class ParameterStrategy : public EmbeddingStrategy {
           "[table '{}'] dtype must be kFloat on Strategy::host() and Strategy::padded(), but got {}. Optimizers of LibTorch would lose small steps by rounding. Use kFloat or Strategy::fused().",
           shorten(table.name),
           to_string(table.config->dtype));
+      TESSERA_CHECK_VALUE(
+          table.config->slot_dtype == at::kFloat,
+          "[table '{}'] slot_dtype must be kFloat on Strategy::host() and Strategy::padded(), whose optimizers keep float32, but got {}. Use kFloat or Strategy::fused().",
+          shorten(table.name),
+          to_string(table.config->slot_dtype));
       table.parameters.requires_grad_(table.config->trainable);
       gradient_rows_.push_back(
           sparse_gradients ? nullptr

@@ -74,7 +74,7 @@ void visit_common_fields(auto& self, auto& visit) {
   int64_t gradient_accumulation_steps = 1
 
 /// TESSERA_FIELDS() of a spec: its own fields, and then the common ones. It also declares
-/// definition_of() and compares specs.
+/// definition_of() and operator==.
 #define TESSERA_OPTIMIZER_FIELDS(Spec, ...)                                  \
   bool operator==(const Spec&) const = default;                              \
   friend tessera::optim::DefinitionOf<Spec> definition_of(const Spec& spec); \
