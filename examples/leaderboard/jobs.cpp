@@ -150,6 +150,7 @@ void visit_settings(Options& options, Visit&& visit) {
   visit("epochs", options.epochs);
   visit("batch", options.batch);
   visit("dim", options.dim);
+  visit("dtype", options.dtype);
 }
 
 // The errors of the methods that need no training.
@@ -328,6 +329,8 @@ void visit_settings(SequenceOptions& options, Visit&& visit) {
     visit("filter_frequencies", options.filter_frequencies);
   }
   visit("averaging", options.averaging);
+  visit("dtype", options.dtype);
+  visit("slot_dtype", options.slot_dtype);
 }
 
 Result result_of(const Ranking& ranking) {
@@ -457,6 +460,8 @@ void visit_settings(NewItemOptions& options, Visit&& visit) {
   visit("beta_1", options.beta_1);
   visit("beta_2", options.beta_2);
   visit("epochs", options.epochs);
+  visit("dtype", options.dtype);
+  visit("slot_dtype", options.slot_dtype);
 }
 
 Result result_of(const NewItemRanking& ranking) {

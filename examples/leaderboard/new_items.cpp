@@ -122,6 +122,9 @@ tessera::SimpleX make_model(
               .epsilon = 1e-8,
               .sum_inside_sqrt = false,
               .bias_correction = true},
+      .dtype = tessera::dtype_from_string(options.dtype.value_or("float32")),
+      .slot_dtype =
+          tessera::dtype_from_string(options.slot_dtype.value_or("float32")),
       .seed = static_cast<uint64_t>(seed)});
 }
 

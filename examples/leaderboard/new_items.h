@@ -9,6 +9,7 @@
 #include <tessera/training/history.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct NewItemOptions {
   double beta_1 = 0.0;
   double beta_2 = 0.9;
   int64_t epochs = 40;
+  /// The dtypes of the tables' rows and slots. Unset: float32.
+  std::optional<std::string> dtype = {};
+  std::optional<std::string> slot_dtype = {};
 };
 
 /// A training with one seed.

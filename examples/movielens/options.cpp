@@ -19,7 +19,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   add_count(app, "--batch", options.batch, "ratings per step");
   app.add_option("--dtype", options.dtype, "dtype of the tables")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}))
-      ->capture_default_str();
+      ->default_str("float32");
   app.add_option(
          "--user", options.user, "user to recommend movies to, counted from 1")
       ->capture_default_str();

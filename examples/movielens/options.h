@@ -17,7 +17,7 @@ struct Options {
   int64_t dim = 64;  // columns of an embedding
   int64_t user = 1;
   bool validate = false;
-  std::string dtype = "float32";  // dtype of the tables
+  std::optional<std::string> dtype = {};  // of the tables; unset: float32
   bool json = false;
   bool sharded = false;  // spread tables over several ranks
 };

@@ -56,7 +56,8 @@ tessera::Nest<FeatureConfig> tables_of_features(
              .dim = options.dim,
              .combiner = combiner,
              .initializer = tessera::initializers::Normal{.stddev = 0.02},
-             .dtype = tessera::dtype_from_string(options.dtype)})};
+             .dtype = tessera::dtype_from_string(
+                 options.dtype.value_or("float32"))})};
   };
   // The loss is a mean over the batch: the rate makes a step of 0.02 for each rating, but for
   // those of a shorter last batch.

@@ -41,6 +41,9 @@ struct SequenceOptions {
   /// The momentum of a moving average of all weights, with which the model is ranked.
   /// Unset: the weights themselves.
   std::optional<double> averaging = {};
+  /// The dtypes of the items' rows and slots. Unset: float32.
+  std::optional<std::string> dtype = {};
+  std::optional<std::string> slot_dtype = {};
   bool json = false;
 };
 

@@ -61,18 +61,20 @@ tessera::SASRecOptions model_options(
               .lazy_adam = false,
               .sum_inside_sqrt = false,
               .bias_correction = true},
+      .dtype = tessera::dtype_from_string(options.dtype.value_or("float32")),
+      .slot_dtype =
+          tessera::dtype_from_string(options.slot_dtype.value_or("float32")),
       .seed = static_cast<uint64_t>(seed)};
 }
 
-// A moving average of all weights of a model.
+// A moving average of all weights of a model, in float32.
 class WeightAverage {
  public:
   WeightAverage(const tessera::SASRec& model, double momentum)
-      : weights_(model->parameters()), momentum_(momentum) {
-    const tessera::EmbeddingTables tables = model->items->embedding_tables();
-    for (const auto& table : tables) {
-      weights_.push_back(table.parameters);
-    }
+      : items_(model->items),
+        weights_(model->parameters()),
+        row_average_(rows().clone()),
+        momentum_(momentum) {
     for (const at::Tensor& weight : weights_) {
       averages_.push_back(weight.detach().clone());
     }
@@ -86,9 +88,11 @@ class WeightAverage {
     for (size_t i = 0; i < weights_.size(); ++i) {
       averages_[i].lerp_(weights_[i], 1.0 - momentum);
     }
+    row_average_.lerp_(rows(), 1.0 - momentum);
   }
 
-  // The model gets the averages, and a second call gives it its own weights again.
+  // The model gets the averages, and a second call gives it its own weights again. Rows of 8
+  // bits are rounded by each call.
   void swap() {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -96,10 +100,20 @@ class WeightAverage {
       weights_[i].copy_(averages_[i]);
       averages_[i].copy_(kept);
     }
+    const at::Tensor kept = rows().clone();
+    items_->update_embedding_table("items", row_average_);
+    row_average_ = kept;
   }
 
  private:
+  // The rows of the items. Those of float32 share the memory of the model.
+  at::Tensor rows() const {
+    return items_->embedding_tables()["items"].to(at::kFloat);
+  }
+
+  tessera::TPUEmbedding items_;
   std::vector<at::Tensor> weights_;  // share the memory of the model
+  at::Tensor row_average_;
   std::vector<at::Tensor> averages_;
   double momentum_;
   double updates_ = 0.0;

@@ -134,7 +134,9 @@ void SASRecImpl::reset() {
            .vocabulary_size = options.num_items,
            .dim = options.dim,
            .initializer = initializer_of(options),
-           .optimizer = options.optimizer})};
+           .optimizer = options.optimizer,
+           .dtype = options.dtype,
+           .slot_dtype = options.slot_dtype})};
   TPUEmbedding embedding(TPUEmbeddingOptions{
       .features = {{"sequence", feature}, {"candidates", feature}},
       .strategy = options.strategy,

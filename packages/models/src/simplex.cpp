@@ -66,7 +66,9 @@ void SimpleXImpl::reset() {
          .dim = options.dim,
          .combiner = Combiner::kMean,
          .initializer = initializers::Normal{.stddev = 0.01},
-         .optimizer = options.optimizer});
+         .optimizer = options.optimizer,
+         .dtype = options.dtype,
+         .slot_dtype = options.slot_dtype});
   };
   const FeatureConfig item{.table = table("items", options.num_items)};
   tables = register_module(

@@ -61,6 +61,9 @@ struct SASRecOptions {
   /// Strategy::fused().
   std::optional<optim::OptimizerSpec> optimizer = {};
   Strategy strategy = Strategy::fused();
+  /// The dtypes of the items, as TableConfig::dtype and TableConfig::slot_dtype.
+  at::ScalarType dtype = at::kFloat;
+  at::ScalarType slot_dtype = at::kFloat;
   /// The seed of the items' initial values. torch::manual_seed() seeds the rest.
   uint64_t seed = 0;
 
@@ -79,6 +82,8 @@ struct SASRecOptions {
       initial_stddev,
       optimizer,
       strategy,
+      dtype,
+      slot_dtype,
       seed)
 };
 

@@ -33,6 +33,9 @@ struct SimpleXOptions {
   /// Strategy::fused().
   std::optional<optim::OptimizerSpec> optimizer = {};
   Strategy strategy = Strategy::fused();
+  /// The dtypes of both tables, as TableConfig::dtype and TableConfig::slot_dtype.
+  at::ScalarType dtype = at::kFloat;
+  at::ScalarType slot_dtype = at::kFloat;
   /// The seed of the tables' initial values. torch::manual_seed() determines the initial
   /// projection.
   uint64_t seed = 0;
@@ -46,6 +49,8 @@ struct SimpleXOptions {
       user_share,
       optimizer,
       strategy,
+      dtype,
+      slot_dtype,
       seed)
 };
 
