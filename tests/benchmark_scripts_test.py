@@ -100,7 +100,7 @@ points = [
 ]
 for point in points:
     point.update(rows=[5000, 6000], bytes=[2500000, 2600000])
-settings = {{"rows": 4000, "test_rows": 1000, "seeds": [0, 1], "dim": 16, "threads": 2, "isa": "avx2"}}
+settings = {{"rows": 4000, "test_rows": 1000, "seeds": [0, 1], "dim": 16, "dtype": "float32", "threads": 2, "isa": "avx2"}}
 with open(arguments[arguments.index("--json") + 1], "w") as file:
     json.dump({{"settings": settings, "best_auc": [0.9, 0.8], "points": points}}, file)
 """

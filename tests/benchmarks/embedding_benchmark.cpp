@@ -125,7 +125,8 @@ Inputs make_inputs(const Workload& workload, const at::Tensor& ids) {
          .vocabulary_size = workload.rows,
          .dim = workload.dim,
          .combiner = Combiner::kSum,
-         .dtype = workload.dtype});
+         .dtype = workload.dtype,
+         .slot_dtype = workload.slot_dtype});
     configs.emplace_back(name, FeatureConfig{.table = table});
     inputs.gradients.push_back(
         at::randn({workload.batch, workload.dim}, at::kFloat));
@@ -154,7 +155,8 @@ double stored_bytes(const Workload& workload, const std::string& operation) {
       static_cast<double>(workload.tables * workload.rows * workload.dim);
   return numbers *
       (c10::elementSize(workload.dtype) +
-       slots_of(operation, workload.dim) * sizeof(float));
+       slots_of(operation, workload.dim) *
+           c10::elementSize(workload.slot_dtype));
 }
 
 // The memory traffic: a forward pass reads a row per id and writes an activation per
@@ -181,7 +183,11 @@ double traffic_bytes(
       ? static_cast<double>(workload.tables * workload.rows)
       : touched_rows;
   return forward + bags * row +
-      2.0 * (stored + slots_of(operation, workload.dim) * row) * updated;
+      2.0 *
+      (stored +
+       slots_of(operation, workload.dim) * static_cast<double>(workload.dim) *
+           c10::elementSize(workload.slot_dtype)) *
+      updated;
 }
 
 // What it takes to create the tables and slots.

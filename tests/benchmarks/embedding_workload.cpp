@@ -24,7 +24,9 @@ std::vector<Workload> read_workloads(const std::string& path) {
          .bag = json.at("bag"),
          .is_zipf = json.at("ids") == "zipf",
          .skew = json.value("skew", 1.0),
-         .dtype = tessera::dtype_from_string(json.value("dtype", "float32"))});
+         .dtype = tessera::dtype_from_string(json.value("dtype", "float32")),
+         .slot_dtype =
+             tessera::dtype_from_string(json.value("slot_dtype", "float32"))});
   }
   return workloads;
 }

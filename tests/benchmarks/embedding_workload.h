@@ -20,6 +20,7 @@ struct Workload {
   double skew =
       1.0;  // for zipf; 1: p(rank) ~ 1 / rank; > 1: first ranks more often
   at::ScalarType dtype = at::kFloat;
+  at::ScalarType slot_dtype = at::kFloat;
 
   int64_t ids_per_table() const {
     return batch * bag;

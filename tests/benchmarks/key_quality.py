@@ -44,7 +44,7 @@ def print_table(results):
     with_range = lambda values: "AUC {:.4f} ({:.4f} to {:.4f})".format(*spread(values))
     print(
         f"{settings['rows']:,} clicks, tested on the next {settings['test_rows']:,}, {len(settings['seeds'])} seeds, "
-        f"dim {settings['dim']}, {settings['threads']} threads, {settings['isa']}\n"
+        f"dim {settings['dim']}, {settings['dtype']}, {settings['threads']} threads, {settings['isa']}\n"
         f"true probabilities: {with_range(results['best_auc'])}\n"
         f"vocabulary: {vocabulary['rows'][0]:,} rows of columns with a long tail, {megabytes(vocabulary)}, "
         f"{with_range(vocabulary['auc'])}\n"

@@ -36,6 +36,11 @@ struct Options : BenchmarkOptions {
       "memory of keys and hashed ids, as fractions of the vocabulary's",
       CLI::Range(1e-6, 1.0));
   int64_t& dim = integer("--dim", 16, "floats per row");
+  std::string& dtype = text(
+      "--dtype",
+      "of the tables",
+      "float32",
+      CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
   int64_t& batch = integer("--batch", 2048, "clicks per step");
   double& learning_rate =
       real("--learning-rate", 0.1, "of the tables", CLI::PositiveNumber);
@@ -64,7 +69,14 @@ struct Options : BenchmarkOptions {
       text("--json", "file for the results; default: standard output");
 
   SideOptions side() const {
-    return {dim, initial, occurrences, counters_per_row, eviction, half_life};
+    return {
+        dim,
+        initial,
+        tessera::dtype_from_string(dtype),
+        occurrences,
+        counters_per_row,
+        eviction,
+        half_life};
   }
 };
 
@@ -182,6 +194,7 @@ json to_json(const Options& options) {
       {"test_rows", options.test_rows},
       {"seeds", options.seeds},
       {"dim", options.dim},
+      {"dtype", options.dtype},
       {"batch", options.batch},
       {"learning_rate", options.learning_rate},
       {"dense_learning_rate", options.dense_learning_rate},

@@ -2,6 +2,7 @@
 #include "tests/benchmarks/key_quality_sides.h"
 
 #include "src/tables/key_index.h"
+#include "src/tables/table_state.h"
 #include "tests/benchmarks/long_tail_clicks.h"
 #include "tests/benchmarks/torch_benchmark.h"
 
@@ -21,7 +22,9 @@ int64_t distinct_ids(const data::transforms::Vocabulary& vocabulary) {
 
 // The bytes of a row and of its slot of Adagrad.
 int64_t row_bytes(const SideOptions& options) {
-  return 2 * options.dim * static_cast<int64_t>(sizeof(float));
+  const auto size = static_cast<int64_t>(c10::elementSize(options.dtype));
+  return tessera::stored_columns(options.dim, options.dtype) * size +
+      options.dim * static_cast<int64_t>(sizeof(float));
 }
 
 tessera::DynamicKeys keys_of_capacity(
@@ -89,8 +92,10 @@ Side make_side(
         .name = column.name,
         .dim = options.dim,
         .combiner = tessera::Combiner::kSum,
-        .initializer = tessera::initializers::Uniform{
-            .low = -options.initial, .high = options.initial}};
+        .initializer =
+            tessera::initializers::Uniform{
+                .low = -options.initial, .high = options.initial},
+        .dtype = options.dtype};
     int64_t rows = distinct;
     int64_t taken = distinct * row_bytes(options);
     if (!column.has_long_tail || name == "vocabulary") {

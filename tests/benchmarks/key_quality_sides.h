@@ -11,6 +11,7 @@ struct SideOptions {
   int64_t dim = 0;
   // The rows' initial values are in [-initial, initial).
   double initial = 0.0;
+  at::ScalarType dtype = at::kFloat;
   // Those below are of key tables only.
   int64_t occurrences = 1;  // after which a key gets a row; 1: every key
   double counters_per_row = 0.0;  // of the sketch

@@ -5,7 +5,7 @@
 
 #include <iostream>
 
-static_assert(TESSERA_VERSION >= 200, "the version is 0.2.0 or later");
+static_assert(TESSERA_VERSION >= 300, "the version is 0.3.0 or later");
 
 int main() {
   const auto users = tessera::make_table({.vocabulary_size = 10, .dim = 4});
