@@ -22,11 +22,6 @@ namespace tessera {
 
 namespace {
 
-bool is_of_rows(const std::string& dtype) {
-  return dtype == "float32" || dtype == "bfloat16" || dtype == "float16" ||
-      dtype == "int8";
-}
-
 std::string to_string(const ManifestTensor& tensor) {
   return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ", "));
 }
@@ -77,7 +72,7 @@ class LoadPlanner {
     }
     TESSERA_CHECK_VALUE(
         problems_.empty(),
-        "{} the saved tables do not fit this layer. Nothing was changed. Problems:\n  {}\nBuild the layer with the saved configuration{} or load less with LoadOptions. load() and load_checkpoint() of the layer take LoadOptions, but torch::load() and load_weights() do not.",
+        "{} the saved tables do not fit this layer. Nothing was changed. Problems:\n  {}\nBuild the layer with the saved configuration{} or load less with LoadOptions, whose convert_rows allows other dtypes. load() and load_checkpoint() of the layer take LoadOptions, but torch::load() and load_weights() do not.",
         where,
         fmt::format("{}", fmt::join(problems_, "\n  ")),
         misses_slot_ && state_.missing_slots == MissingSlots::kError
@@ -212,10 +207,11 @@ class LoadPlanner {
         .dtype = tessera::to_string(to.scalar_type()),
         .shape = to.sizes().vec()};
     expected.shape[0] = rows;
-    const bool is_convertible = key == "parameters"
-        ? is_of_rows(found->dtype)
-        : (found->dtype == "float32" || found->dtype == "bfloat16") &&
-            to.dim() == 2;
+    const bool is_of_slots =
+        found->dtype == "float32" || found->dtype == "bfloat16";
+    const bool is_convertible = key != "parameters"
+        ? is_of_slots && to.dim() == 2
+        : is_of_slots || found->dtype == "float16" || found->dtype == "int8";
     if (options_.convert_rows && is_convertible) {
       expected.dtype = found->dtype;
       expected.shape[1] =

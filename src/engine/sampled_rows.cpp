@@ -123,7 +123,9 @@ double initial_accumulator_of(const TableState& table) {
   if (table.optimizer && !optim::slot_creation_of(*table.optimizer).is_set()) {
     for (const optim::SlotSpec& slot : optim::slots_of(*table.optimizer)) {
       if (slot.name == kAccumulators) {
-        return slot.initial_value;
+        const at::ScalarType dtype =
+            slot_dtype_of(*table.config, slot.is_per_row);
+        return at::full({}, slot.initial_value, dtype).item<double>();
       }
     }
   }

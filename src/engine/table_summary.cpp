@@ -96,6 +96,9 @@ std::string summary_of(
     const KeyIndex* keys =
         table.key_rows != nullptr ? &table.key_rows->index() : nullptr;
     bytes += keys != nullptr ? keys->bytes_at_capacity() : 0;
+    bytes += keys != nullptr && rounds_at_random(*table.config)
+        ? 8 * keys->rows()  // KeyTableRows::row_keys()
+        : 0;
     with_all_keys += bytes;
     if (keys != nullptr) {  // of the rows in use, with their keys
       bytes = bytes / std::max<int64_t>(1, keys->rows()) * keys->size();

@@ -48,7 +48,9 @@ tessera::DynamicKeys keys_of_capacity(
 
 int64_t bytes_of(const tessera::DynamicKeys& keys, const SideOptions& options) {
   const tessera::KeyPartitions partitions(keys.capacity);
-  return keys.capacity * row_bytes(options) +
+  // Rows that are rounded at random keep their keys.
+  const int64_t row_key = options.dtype == at::kFloat ? 0 : 8;
+  return keys.capacity * (row_bytes(options) + row_key) +
       tessera::KeyIndex(keys, "t", 0, partitions.all()).bytes_at_capacity();
 }
 

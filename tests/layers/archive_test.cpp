@@ -331,7 +331,8 @@ TEST(LayerArchiveTest, FusedMayKeepItsSlotsWhenItLoadsHostTables) {
   expect_lines(
       load_error(fused, saved(make_layer({.optimizer = optim::Adam{}}))),
       {"table 'class': the optimizer is Adagrad, but the saved one is Adam",
-       "saved configuration, or load less with LoadOptions. load() and "});
+       "saved configuration, or load less with LoadOptions, whose "
+       "convert_rows allows other dtypes. load() and "});
 }
 
 TEST(LayerArchiveTest, RefusesAnotherOptimizer) {
@@ -343,7 +344,8 @@ TEST(LayerArchiveTest, RefusesAnotherOptimizer) {
        "\n  table 'class': slot velocities was not saved",
        "\n  table 'table_1': slot momenta was not saved",
        "\nBuild the layer with the saved configuration, set the option "
-       "missing_slots, or load less with LoadOptions. load() and "
+       "missing_slots, or load less with LoadOptions, whose "
+       "convert_rows allows other dtypes. load() and "
        "load_checkpoint() of the layer take LoadOptions, but torch::load() and "
        "load_weights() do not."});
 }

@@ -556,6 +556,21 @@ TEST_P(SlotDtypeTest, RoundTripsThroughJson) {
   EXPECT_EQ(table_from_json(to_json(config)), config);
 }
 
+// The rows that no batch has begin at the rounded value, and have not grown.
+TEST(SlotDtypeSummaryTest, RowsWithoutUpdatesDoNotCountAsTouched) {
+  const TablePtr table = make_table(
+      {.name = "items",
+       .vocabulary_size = 40 * kRows,
+       .dim = kDim,
+       .slot_dtype = at::kBFloat16});
+  TPUEmbedding layer = layer_of(
+      features_of({{"item", table}}),
+      optim::Adagrad{.learning_rate = 0.1, .initial_accumulator_value = 0.1});
+  train(layer, 120);
+  EXPECT_EQ(layer->summary().find("hardly move"), std::string::npos)
+      << layer->summary();
+}
+
 TEST(SlotDtypeErrorsTest, RefusesWhatCannotHaveNarrowSlots) {
   EXPECT_VALUE_ERROR(
       make_table(

@@ -18,7 +18,7 @@
 
 namespace tessera {
 
-/// "float32", "bfloat16", "float16".
+/// "float32", "bfloat16", "float16", "int8".
 /// Errors:  c10::ValueError for another dtype.
 std::string to_string(at::ScalarType dtype);
 
