@@ -16,7 +16,7 @@ namespace tessera::optim {
 
 // The classes of Keras and their options. Both directions of the translation read them.
 
-/// Which Keras wrote a config. The arithmetic of the two differs.
+/// The Keras that wrote a config. The arithmetic of the two differs.
 enum class KerasSource {
   kCurrent,  // Keras 3 and the new optimizers of tf_keras
   kLegacy,  // keras.optimizers.legacy

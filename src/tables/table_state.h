@@ -110,7 +110,7 @@ inline at::ScalarType slot_dtype_of(
   return is_per_row ? at::kFloat : config.slot_dtype;
 }
 
-/// Whether updates of the table round its rows or slots at random.
+/// Returns whether updates of the table round its rows or slots at random.
 inline bool rounds_at_random(const TableConfig& config) {
   return config.slot_dtype != at::kFloat ||
       (config.dtype != at::kFloat && config.stochastic_rounding);

@@ -98,8 +98,8 @@ struct TableConfig {
   ///   row[i] = scale * code[i]      code[i] in -127 .. 127
   ///
   /// The scale is a bfloat16. It grows when a number of the row needs it, and is halved when
-  /// all numbers would fit four times. A number of 0 is exact. If a number of a row is not
-  /// finite, the whole row becomes NaN.
+  /// all codes are below a quarter of 127. A number of 0 is exact. If a number of a row is
+  /// not finite, the whole row becomes NaN.
   /// Source: ALPT, Li et al. 2023, arXiv 2212.05735, with scales that are not learned.
   at::ScalarType dtype = at::kFloat;
   /// The dtype in which the optimizer keeps its slots: kFloat or kBFloat16. Updates round
@@ -107,8 +107,8 @@ struct TableConfig {
   /// optim::RowWiseAdagrad, stay float32. kBFloat16 needs a strategy as `dtype` does, and an
   /// optimizer that is not a CustomOptimizer and has no slot_creation.
   at::ScalarType slot_dtype = at::kFloat;
-  /// Whether updates round rows to 16 or 8 bits up or down at random. The expectation is then
-  /// the float32 value, so steps below half a unit in the last place count, too. The
+  /// If true, updates round rows of 16 or 8 bits up or down at random. The expectation is
+  /// then the float32 value, so steps below half a unit in the last place count, too. The
   /// rounding is reproducible from the layer's seed. If false, updates round to the nearest.
   bool stochastic_rounding = true;
   /// Unset: lookups are not rounded.

@@ -118,7 +118,7 @@ struct ReadableColumns {
   bool text = false;
   bool lists = false;  // whether examples may have several values
 
-  /// Whether values of this type are read.
+  /// Returns whether values of this type are read.
   bool has(ColumnType type) const;
   bool has(const ColumnView& column) const;
   /// "integers or text", for messages.

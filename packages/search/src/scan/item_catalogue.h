@@ -72,7 +72,7 @@ class FilterCache {
   std::list<Entry> entries_;  // the one that was used last is the first
 };
 
-/// Which items a request gets.
+/// Says which items a request gets.
 struct ItemChoice {
   int64_t k = 0;
   std::shared_ptr<const RowSet> allowed = {};  // nullptr: all rows

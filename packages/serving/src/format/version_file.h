@@ -48,8 +48,8 @@ constexpr int bits_of(StoredFormat format) {
   constexpr std::array<int, 6> kBits{32, 16, 16, 8, 4, 8};
   return kBits.at(static_cast<size_t>(format));
 }
-/// Whether rows are those of kernels::QuantizedRow. Rows of kTableInt8 are those of
-/// kernels::Storage::kInt8.
+/// Returns whether rows are those of kernels::QuantizedRow. Rows of kTableInt8 are those
+/// of kernels::Storage::kInt8.
 constexpr bool is_quantized(StoredFormat format) {
   return format == StoredFormat::kInt8 || format == StoredFormat::kInt4;
 }

@@ -148,7 +148,7 @@ class RowCopier {
   int64_t dim_ = rows_.dim;
   int64_t table_row_bytes_ = kernels::bytes_of_row(rows_.storage, dim_);
   int64_t row_bytes_ = serving::row_bytes(format_, dim_);
-  // Whether the bytes are copied as they are.
+  // If true, the bytes of rows are copied as they are.
   bool is_copy_ =
       format_ == stored_format(RowFormat::kTable, values_.scalar_type());
 };
